@@ -1,0 +1,34 @@
+# Every target sets itself up in .venv; a second call finds it there.
+
+PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,$(shell command -v $(name))))
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+
+.PHONY: demo test bars lint clean
+.DEFAULT_GOAL := test
+
+$(READY): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@
+
+# Two ranks on this machine train a small Llama; run it twice to see the second start load.
+demo: $(READY)
+	OMP_NUM_THREADS=1 LOCKSTEP_STORE=$(CURDIR)/.lockstep \
+	$(BIN)/torchrun --standalone --nproc-per-node 2 examples/train_llama.py
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+# What the project claims, each by the command that shows it.
+bars: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.bars
+
+clean:
+	rm -rf $(VENV) .lockstep build dist *.egg-info
