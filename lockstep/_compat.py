@@ -6,6 +6,9 @@ An upgrade of torch is a review of this file. Nothing here is imported before it
 
 from __future__ import annotations
 
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -45,3 +48,169 @@ def functional_collectives() -> Any:
     import torch
 
     return torch.ops._c10d_functional
+
+
+# -- tracing (torch 2.14) --------------------------------------------------------------------------
+
+
+def current_autograd_node() -> Any:
+    """The autograd node whose backward is running, or None: charges backward ops to a line."""
+    import torch
+
+    return torch._C._current_autograd_node()
+
+
+@contextlib.contextmanager
+def on_create_node(stamp: Callable[[Any], None]) -> Iterator[None]:
+    """Call `stamp` on each node that any graph makes; the public hook needs a finished module."""
+    import torch
+
+    original = torch.fx.Graph.create_node
+
+    @functools.wraps(original)
+    def create_node(self: Any, *args: Any, **kwargs: Any) -> Any:
+        node = original(self, *args, **kwargs)
+        stamp(node)
+        return node
+
+    torch.fx.Graph.create_node = create_node  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.fx.Graph.create_node = original  # type: ignore[method-assign]
+
+
+def fake_mode() -> Any:
+    """A fake mode that refuses real tensors (a baked constant) and gives unbacked symbols."""
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    return FakeTensorMode(allow_non_fake_inputs=False, shape_env=ShapeEnv())
+
+
+def fake_of(mode: Any, tensor: Any) -> Any:
+    """A static-shaped stand-in of a tensor; parameters stay parameters."""
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+
+    static = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.STATIC] * tensor.dim())
+    return mode.from_tensor(tensor, symbolic_context=static)
+
+
+def is_fake(tensor: Any) -> bool:
+    """Whether a tensor is a stand-in of some fake mode."""
+    from torch._subclasses import FakeTensor
+
+    return isinstance(tensor, FakeTensor)
+
+
+@contextlib.contextmanager
+def tracing(mode: Any) -> Iterator[None]:
+    """What make_fx of a whole step needs around it.
+
+    The backward runs on this thread: the engine's own threads lack the modes and context variables.
+    """
+    import torch
+    from torch._guards import TracingContext
+    from torch._guards import tracing as torch_tracing
+
+    one_thread = torch.autograd.set_multithreading_enabled(False)
+    with mode, torch_tracing(TracingContext(mode)), one_thread:
+        yield
+
+
+def one_rank_flag() -> Any:
+    """`compile_on_one_rank` while inside: graph and kernels then hold no device index."""
+    import torch
+
+    return torch.compiler.config.patch(compile_on_one_rank=True)
+
+
+def make_fx(function: Any, arguments: list[Any]) -> Any:
+    """Trace a function of a flat list of fake tensors into a GraphModule."""
+    from torch.fx.experimental.proxy_tensor import make_fx as torch_make_fx
+
+    return torch_make_fx(function, record_module_stack=False)(*arguments)
+
+
+def capture_errors() -> tuple[type[BaseException], ...]:
+    """What torch raises where a trace would have to look at a tensor's value."""
+    from torch._subclasses.fake_tensor import (
+        DataDependentOutputException,
+        DynamicOutputShapeException,
+        UnsupportedFakeTensorException,
+    )
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    return (
+        DataDependentOutputException,
+        DynamicOutputShapeException,
+        UnsupportedFakeTensorException,
+        GuardOnDataDependentSymNode,
+    )
+
+
+def is_wrapper_subclass(tensor: Any) -> bool:
+    """Whether a tensor is a wrapper around others, such as a DTensor."""
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+    return bool(is_traceable_wrapper_subclass(tensor))
+
+
+def accumulate_hooks(parameter: Any) -> list[Any]:
+    """The hooks that run after a parameter's gradient was accumulated: no public list exists."""
+    return list((getattr(parameter, "_post_accumulate_grad_hooks", None) or {}).values())
+
+
+def tensor_hooks(tensor: Any) -> list[Any]:
+    """The hooks of `tensor.register_hook`: no public list exists."""
+    return list((getattr(tensor, "_backward_hooks", None) or {}).values())
+
+
+def group_resolvers() -> tuple[Any, Any, Any]:
+    """Where torch turns a group argument into what a graph holds: two for collectives, one for
+    meshes. Under `compile_on_one_rank` they give group objects, which no file can hold."""
+    import torch.distributed._functional_collectives as functional
+    from torch.distributed import device_mesh
+
+    return (
+        functional._resolve_group,
+        functional._group_or_group_name,
+        device_mesh._maybe_traced_group,
+    )
+
+
+def is_impure_op(target: Any) -> bool:
+    """Whether a graph call must stay although nothing reads it: it writes, draws or communicates."""
+    import torch
+
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    if target.namespace in ("_c10d_functional", "c10d", "lockstep"):
+        return True
+    if target._schema.is_mutable or torch.Tag.nondeterministic_seeded in target.tags:
+        return True
+    return target is torch.ops.aten._assert_async.msg or "assert" in target._schema.name
+
+
+# --- build and run: programs and their loading (torch 2.14.1) -----------------------------------
+
+# A rank that imports one of these is about to trace or compile: the alarm's list.
+COMPILER_PACKAGES = ("torch._inductor", "torch._dynamo", "triton")
+
+# `GraphModule.recompile` compiles its code under this file name (torch/fx/graph_module.py), so a
+# trace shows even where every compiler package was imported before.
+FX_CODE_PREFIX = "<eval_with_key>"
+
+
+def op_overload_type() -> Any:
+    """The type of `torch.ops.aten.add.Tensor`; its `name()` is what a dispatcher registers."""
+    import torch
+
+    return torch._ops.OpOverload
+
+
+def without_autocast() -> Any:
+    """A guard class that leaves Autocast's dispatch keys out: a captured graph holds its casts."""
+    import torch
+
+    return torch._C._DisableAutocast

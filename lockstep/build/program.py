@@ -1,0 +1,30 @@
+"""What a back end makes of a captured step: text and libraries, free of device and rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Program:
+    """A lowered step.
+
+    Args:
+        backend: the back end's name, "graph" or "inductor".
+        text: one readable Python module that defines `call(inputs: list) -> Sequence`. The call
+            empties its list, so that inputs are freed as early as eager frees them. It runs with
+            gradients off; loading does both the import of torch and that.
+        kernels: digest of a kernel's generated source -> the bytes of its shared library.
+        requires: what a rank must have to load it: {"torch", "torch_git", "ops"}, and with kernels
+            also {"machine", "python_abi", "cpu_features"}.
+
+    Example:
+        >>> Program("graph", "def call(inputs): return ()", {}, {}).backend
+        'graph'
+    """
+
+    backend: str
+    text: str = field(repr=False)
+    kernels: dict[str, bytes] = field(repr=False)
+    requires: dict[str, Any]

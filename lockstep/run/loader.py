@@ -1,0 +1,71 @@
+"""Load a program on a rank: check, execute one module text, open the shipped libraries."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lockstep import _compat
+from lockstep.build.artifact import Artifact
+from lockstep.build.requires import check_requires
+from lockstep.errors import ArtifactError
+from lockstep.run.alarm import alarm
+from lockstep.run.kernels import scope_for
+
+Call = Callable[[list[Any]], Sequence[Any]]
+
+
+def load_program(artifact: Artifact) -> Call:
+    """Make an artifact's step callable in this process.
+
+    Nothing is traced or compiled and no process is started: the alarm is on. Requirements are
+    checked before any of the artifact's code runs.
+
+    Args:
+        artifact: verified by `Artifact.from_bytes`, or fresh from `pack`.
+
+    Returns:
+        `call(inputs)`: takes the list of the contract's inputs, empties it, and returns the
+        outputs, new or aliasing inputs as the captured step's did. Gradients and autocast are
+        off inside: the program holds their effects already.
+
+    Raises:
+        ArtifactError: LS210, this process or machine is not what the artifact was built for.
+        AlarmError: LS220, loading caused a trace, a compile or a process.
+    """
+    name = f"artifact {artifact.digest[:12]}"
+    check_requires(artifact.manifest.get("requires", {}), name)
+    text = _text(artifact, name)
+    with alarm(f"loading {name}"):
+        scope = scope_for(artifact)
+        filename = f"<{name} program.py>"
+        exec(compile(text, filename, "exec"), scope)
+    lines = text.splitlines(keepends=True)
+    linecache.cache[filename] = (len(text), None, lines, filename)
+    return _sealed(scope["call"])
+
+
+def _text(artifact: Artifact, name: str) -> str:
+    try:
+        return artifact.blobs["program.py"].decode()
+    except (KeyError, UnicodeDecodeError) as error:
+        raise ArtifactError(
+            "holds no readable program.py",
+            where=name,
+            got=", ".join(artifact.blobs),
+            fix="build it again",
+        ) from error
+
+
+def _sealed(call: Call) -> Call:
+    """Run without autograd and autocast, whatever the caller has switched on."""
+    import torch
+
+    without_autocast = _compat.without_autocast()
+
+    def run(inputs: list[Any]) -> Sequence[Any]:
+        with torch.no_grad(), without_autocast():
+            return call(inputs)
+
+    return run

@@ -1,0 +1,207 @@
+"""The file format: one spelling, every byte verified, messages that name what is wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.build import artifact as format1
+from lockstep.build.artifact import Artifact, pack, read_manifest
+from lockstep.build.program import Program
+from lockstep.errors import ArtifactError, UsageError
+
+PROGRAM = Program("graph", "def call(inputs): ...\n", {"ab12": b"\x7fELF" * 40}, {"torch": "2"})
+MANIFEST = {"step": "train", "numbers": [1, 2.5, None, True]}
+
+
+def tiny() -> Artifact:
+    return pack(MANIFEST, PROGRAM, {"source_map.json": b"{}", "empty": b""})
+
+
+def test_round_trip_and_one_spelling() -> None:
+    artifact = tiny()
+    data = artifact.to_bytes()
+    assert Artifact.from_bytes(data) == artifact
+    reordered = pack(
+        dict(reversed(MANIFEST.items())), PROGRAM, {"empty": b"", "source_map.json": b"{}"}
+    )
+    assert reordered.to_bytes() == data
+    assert artifact.digest == hashlib.sha256(data).hexdigest()
+    assert artifact.manifest["backend"] == "graph"
+    assert artifact.manifest["requires"] == {"torch": "2"}
+    assert sorted(artifact.blobs) == ["empty", "kernels/ab12.so", "program.py", "source_map.json"]
+
+
+def test_bytes_are_where_the_documentation_says() -> None:
+    data = tiny().to_bytes()
+    magic, version, length = struct.unpack_from("<8sII", data)
+    assert (magic, version) == (b"\x89LOCKSTP", 1)
+    text = data[48 : 48 + length]
+    assert data[16:48] == hashlib.sha256(text).digest()
+    start = (48 + length + 63) // 64 * 64
+    for row in json.loads(text)["blobs"]:
+        blob = data[start + row["offset"] :][: row["size"]]
+        assert row["offset"] % 64 == 0
+        assert hashlib.sha256(blob).hexdigest() == row["sha256"]
+    assert start + row["offset"] + row["size"] == len(data)
+
+
+def test_every_flipped_bit_is_found() -> None:
+    data = tiny().to_bytes()
+    for at in range(len(data)):
+        changed = bytearray(data)
+        changed[at] ^= 1 << (at % 8)
+        with pytest.raises(ArtifactError, match=r"LS210: "):
+            Artifact.from_bytes(bytes(changed))
+
+
+def test_every_cut_is_found() -> None:
+    data = tiny().to_bytes()
+    for length in range(len(data)):
+        with pytest.raises(ArtifactError, match=r"LS210: "):
+            Artifact.from_bytes(data[:length])
+    with pytest.raises(ArtifactError, match="bytes after the last blob"):
+        Artifact.from_bytes(data + b"\0")
+
+
+@given(
+    st.dictionaries(
+        st.text("abz._0", min_size=1).map("x".__add__), st.binary(max_size=200), max_size=5
+    )
+)
+def test_any_blobs_round_trip(blobs: dict[str, bytes]) -> None:
+    artifact = pack({}, PROGRAM, blobs)
+    assert Artifact.from_bytes(artifact.to_bytes()).blobs == artifact.blobs
+
+
+@given(st.binary(max_size=300))
+def test_arbitrary_bytes_are_refused_and_nothing_else(data: bytes) -> None:
+    for lead in (b"", b"\x89LOCKSTP", b"\x89LOCKSTP\x01\0\0\0"):
+        with pytest.raises(ArtifactError):
+            Artifact.from_bytes(lead + data)
+
+
+def forged(manifest: object, blobs: bytes = b"") -> bytes:
+    """A file whose digests are right, though its manifest was not written by Lockstep."""
+    text = (
+        manifest
+        if isinstance(manifest, bytes)
+        else json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()
+    )
+    head = (
+        struct.pack("<8sII32s", b"\x89LOCKSTP", 1, len(text), hashlib.sha256(text).digest()) + text
+    )
+    return head + bytes(-len(head) % 64) + blobs
+
+
+def row(**changed: object) -> dict[str, object]:
+    sha256 = hashlib.sha256(b"x").hexdigest()
+    return {"name": "a", "offset": 0, "size": 1, "sha256": sha256} | changed
+
+
+def test_a_forged_file_can_be_sound() -> None:
+    assert read_manifest(forged({"blobs": [row()]}, b"x"))["blobs"] == [row()]
+
+
+@pytest.mark.parametrize(
+    ("manifest", "said"),
+    [
+        (b'{"blobs": []}', "another spelling"),
+        (b'{"blobs":[],"blobs":[]}', "another spelling"),
+        (b"[]", "another spelling"),
+        (b"\xff", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        ({}, "unsound table"),
+        ({"blobs": [row(name="../a")]}, "unsound table"),
+        ({"blobs": [row(name="/a")]}, "unsound table"),
+        ({"blobs": [row(size=-1)]}, "unsound table"),
+        ({"blobs": [row(size=True)]}, "unsound table"),
+        ({"blobs": [row(size=1 << 60)]}, "unsound table"),
+        ({"blobs": [row(offset=64)]}, "wrong offset"),
+        ({"blobs": [row(), row(offset=64)]}, "not sorted and single"),
+        ({"blobs": [row(size=2)]}, "cut short"),
+        (
+            {"blobs": [row(size=7 << 30), row(name="b", offset=7 << 30, size=2 << 30)]},
+            "over the limit",
+        ),
+    ],
+)
+def test_forged_manifests_are_refused(manifest: object, said: str) -> None:
+    with pytest.raises(ArtifactError, match=said):
+        Artifact.from_bytes(forged(manifest, b"x"))
+
+
+def test_limits_hold_before_anything_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(format1, "MAX_BLOBS", 0)
+    with pytest.raises(ArtifactError, match="at most 0 of"):
+        Artifact.from_bytes(forged({"blobs": [row()]}, b"x"))
+    huge = struct.pack("<8sII32s", b"\x89LOCKSTP", 1, 0xFFFFFFFF, bytes(32)) + bytes(100)
+    with pytest.raises(ArtifactError, match="a changed manifest length"):
+        Artifact.from_bytes(huge)
+
+
+def test_messages_name_source_got_and_wanted() -> None:
+    data = bytearray(tiny().to_bytes())
+    data[-1] ^= 1
+    with pytest.raises(ArtifactError) as caught:
+        Artifact.from_bytes(bytes(data), "runs/step.lockstep")
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "LS210: changed bytes in source_map.json"
+    assert lines[1] == "  at   runs/step.lockstep"
+    assert lines[3] == f"  want {hashlib.sha256(b'{}').hexdigest()}"
+    assert lines[4].startswith("  fix  build it again")
+    newer = tiny().to_bytes().replace(b"STP\x01", b"STP\x02", 1)
+    with pytest.raises(ArtifactError) as caught:
+        Artifact.from_bytes(newer)
+    assert str(caught.value) == (
+        "LS210: another format version\n  at   <bytes>\n  got  format 2\n  want format 1\n"
+        "  fix  use the Lockstep that built it, or build it again with this one"
+    )
+    with pytest.raises(ArtifactError, match="not a Lockstep artifact"):
+        Artifact.from_bytes(b"PK\x03\x04" + bytes(100))
+
+
+def test_read_manifest_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "step.lockstep"
+    path.write_bytes(tiny().to_bytes())
+    assert read_manifest(path) == tiny().manifest
+    path.write_bytes(tiny().to_bytes()[:-1])
+    with pytest.raises(ArtifactError, match=r"cut short\n  at   .*step.lockstep"):
+        read_manifest(path)
+
+
+def test_reading_needs_no_torch(tmp_path: Path) -> None:
+    path = tmp_path / "step.lockstep"
+    path.write_bytes(tiny().to_bytes())
+    code = (
+        "import sys; from lockstep.build.artifact import read_manifest; "
+        "print(read_manifest(sys.argv[1])['step'], 'torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, path],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ,
+    )
+    assert done.stdout.split() == ["train", "False"]
+
+
+def test_pack_refuses_taken_names_and_odd_values() -> None:
+    with pytest.raises(UsageError, match=r"got  blobs, program\.py"):
+        pack({"blobs": 1}, PROGRAM, {"program.py": b""})
+    with pytest.raises(UsageError, match="plain relative path"):
+        pack({}, PROGRAM, {"../up": b""})
+    with pytest.raises(UsageError, match="JSON does not"):
+        pack({"x": float("nan")}, PROGRAM)
+    with pytest.raises(UsageError, match="JSON does not"):
+        pack({"x": object()}, PROGRAM)
