@@ -1,8 +1,6 @@
 """Train a small Llama on English text, data-parallel: an ordinary loop under plain torchrun.
 
     torchrun --nproc-per-node 2 examples/train_llama.py
-
-The first start builds the step on one rank; every later start loads it.
 """
 
 import pydoc_data.topics

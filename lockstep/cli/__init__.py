@@ -1,1 +1,3 @@
+"""The `lockstep` command."""
 
+from lockstep.cli.app import main as main
