@@ -1,0 +1,189 @@
+"""What one call of a step is about: its argument tree, and the objects that hold its state.
+
+Roots are the modules, optimizers and plain objects that the step can reach: its arguments, the
+names it closes over, and the globals it mentions.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from lockstep.errors import CaptureError
+
+Root = torch.nn.Module | torch.optim.Optimizer
+
+
+@dataclass
+class Call:
+    """One call of a step.
+
+    Args:
+        leaves: the argument tree's leaves, in order; `names` are their paths ("batch['x']").
+        spec: the argument tree, to rebuild it around other leaves.
+    """
+
+    leaves: list[Any]
+    names: list[str]
+    spec: pytree.TreeSpec
+    roots: dict[str, Root] = field(default_factory=dict)
+    objects: dict[str, Any] = field(default_factory=dict)
+
+    def arguments(self, leaves: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The positional and keyword arguments with the given leaves in their places."""
+        return pytree.tree_unflatten(leaves, self.spec)
+
+
+class Step:
+    """A user's step function, with what it reaches beyond its arguments.
+
+    Args:
+        function: a plain function or a bound method.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.name = getattr(function, "__qualname__", type(function).__name__)
+        self._leaf_names: dict[tuple[Any, ...], list[str]] = {}
+
+    @cached_property
+    def plain(self) -> FunctionType:
+        """The function itself, without what decorators and methods wrap around it."""
+        inner: Any = inspect.unwrap(self.function)
+        return inner.__func__ if isinstance(inner, MethodType) else inner
+
+    @cached_property
+    def signature(self) -> inspect.Signature:
+        return inspect.signature(self.function)
+
+    def reached(self) -> Iterator[tuple[str, Any]]:
+        """Names and values that the step closes over or mentions as globals, and its `self`."""
+        code, seen = self.plain.__code__, set()
+        for name, cell in zip(code.co_freevars, self.plain.__closure__ or (), strict=False):
+            if _filled(cell):
+                seen.add(name)
+                yield name, cell.cell_contents
+        bound = getattr(self.function, "__self__", None)
+        if bound is not None:
+            yield "self", bound
+        for name in names_in(code):
+            if name in self.plain.__globals__ and name not in seen:
+                yield name, self.plain.__globals__[name]
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        """Take a call apart.
+
+        Raises:
+            TypeError: the arguments do not fit the function, as Python itself says it.
+            CaptureError: the step closes over a tensor.
+        """
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        call = Call(leaves, self._names(args, kwargs, spec), spec)
+        for name, leaf in zip(call.names, leaves, strict=True):
+            _sort(call, name, leaf)
+        for name, value in self.reached():
+            if isinstance(value, torch.Tensor):
+                raise _closed_over(self, name, value)
+            if isinstance(value, Root):
+                call.roots.setdefault(name, value)
+            elif name == "self":
+                _sort(call, name, value)
+        return call
+
+    def _names(self, args: Any, kwargs: Any, spec: Any) -> list[str]:
+        key = (spec, len(args), tuple(kwargs))
+        if key not in self._leaf_names:
+            bound = self.signature.bind(*args, **kwargs)
+            order = list(bound.arguments)
+            self._leaf_names[key] = [
+                _leaf_name(path, order, self.signature)
+                for path, _ in pytree.tree_flatten_with_path((args, kwargs))[0]
+            ]
+        return self._leaf_names[key]
+
+
+def names_in(code: CodeType) -> list[str]:
+    """The global and attribute names that a code object and those inside it mention."""
+    found = list(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            found += names_in(constant)
+    return list(dict.fromkeys(found))
+
+
+def _filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None or True
+    except ValueError:
+        return False
+
+
+def _leaf_name(path: Any, order: list[str], signature: inspect.Signature) -> str:
+    """A leaf's path as the user would write it: `batch['x']`, not `[0][2]['x']`."""
+    where, first, rest = path[0].idx, path[1], path[2:]
+    name = str(first.key) if where == 1 else _positional(first.idx, order, signature)
+    return name + pytree.keystr(rest)
+
+
+def _positional(index: int, order: list[str], signature: inspect.Signature) -> str:
+    parameters = list(signature.parameters.values())
+    for i, parameter in enumerate(parameters):
+        if parameter.kind is parameter.VAR_POSITIONAL and index >= i:
+            return f"{parameter.name}[{index - i}]"
+    return order[index]
+
+
+def _sort(call: Call, name: str, leaf: Any) -> None:
+    """Put a reached object among the roots; look one level into a plain object's attributes."""
+    if isinstance(leaf, torch.Tensor) or _is_plain_value(leaf):
+        return
+    if isinstance(leaf, Root):
+        call.roots.setdefault(name, leaf)
+        return
+    call.objects.setdefault(name, leaf)
+    for attribute, value in vars(leaf).items() if hasattr(leaf, "__dict__") else ():
+        if isinstance(value, Root):
+            call.roots.setdefault(f"{name}.{attribute}", value)
+
+
+def _is_plain_value(leaf: Any) -> bool:
+    plain = (int, float, complex, str, bytes, type, torch.dtype, torch.device, torch.Size)
+    return leaf is None or isinstance(leaf, plain) or callable(leaf) and not isinstance(leaf, Root)
+
+
+def _closed_over(step: Step, name: str, value: torch.Tensor) -> CaptureError:
+    from lockstep.capture.obstacles import line_that_mentions
+
+    return CaptureError(
+        f"the step {step.name} closes over the tensor {name}",
+        where=line_that_mentions(step.plain, name),
+        got=f"{name}: {describe(value)}, not an argument",
+        why="its value would be frozen into the program of every rank",
+        fix=[f"pass it: {step.name}(..., {name})", f"register_buffer({name!r}, ...) on the model"],
+    )
+
+
+_SHORT = {
+    "float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "int64": "i64",
+    "int32": "i32", "int16": "i16", "int8": "i8", "uint8": "u8", "bool": "b8",
+    "complex64": "c64", "complex128": "c128",
+}  # fmt: skip
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """A dtype in the short form of types: "f32", "i64"."""
+    long = str(dtype).removeprefix("torch.")
+    return _SHORT.get(long, long)
+
+
+def describe(tensor: torch.Tensor) -> str:
+    """A tensor's dtype and shape as types print them: "f32[8, 16]"."""
+    device = "" if tensor.device.type == "cpu" else f" on {tensor.device.type}"
+    return f"{dtype_name(tensor.dtype)}{list(tensor.shape)}{device}"

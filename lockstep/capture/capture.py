@@ -1,0 +1,262 @@
+"""Trace one call of a step, under fake tensors, into one flat graph.
+
+Nothing is computed and no full-size memory is needed. After a capture, refused or not, the model,
+the optimizer and Python's state are as they were.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from lockstep import _compat
+from lockstep.capture import passes
+from lockstep.capture.binding import Call, Step
+from lockstep.capture.collectives import CollectiveRecorder
+from lockstep.capture.graph import Effect, InputSpec, Leaf, StepGraph, input_spec
+from lockstep.capture.obstacles import explain
+from lockstep.capture.origin import OriginTracker
+from lockstep.capture.pystate import PythonState
+from lockstep.capture.rank import refusing_rank_reads
+from lockstep.capture.standin import make_fakes, standing_in
+from lockstep.capture.state import Slot, State, collect, tensor_holders
+from lockstep.errors import CaptureError
+
+
+def capture(function: Callable[..., Any], *args: Any, **kwargs: Any) -> StepGraph:
+    """Capture what one call of a step does, without doing it.
+
+    Args:
+        function: the step. It may call `backward()`, collectives on mesh axes, and the optimizer.
+        args, kwargs: as for a real call; tensors give shapes and dtypes, their values are not read.
+
+    Returns:
+        The step's graph, the same on every rank.
+
+    Raises:
+        CaptureError: the step holds what one program for all ranks cannot hold; names the line.
+
+    Example:
+        >>> graph = capture(lambda x: x + 1, torch.zeros(2))
+        >>> [spec.name for spec in graph.inputs]
+        ['x']
+    """
+    step = Step(function)
+    call = step.call(args, kwargs)
+    return capture_call(step, call, collect(call))
+
+
+def capture_call(step: Step, call: Call, state: State) -> StepGraph:
+    """Capture a call that was taken apart already; see `capture`."""
+    return _Capture(step, call, state).run()
+
+
+class _Capture:
+    """One capture: the inputs' stand-ins, the trace, and what the trace did to each place."""
+
+    def __init__(self, step: Step, call: Call, state: State) -> None:
+        self.step, self.call, self.state = step, call, state
+        self.mode = _compat.fake_mode()
+        self.specs: list[InputSpec] = []
+        self.fakes: list[torch.Tensor] = []
+        self.index_of: dict[int, int] = {}  # id of a stand-in -> graph input
+        self.returns: list[Leaf] = []
+        self.effects: list[Effect] = []
+        self.out_spec: Any = None
+
+    def run(self) -> StepGraph:
+        by_real = make_fakes(self.mode, self.state.slots)
+        for slot in self.state.slots:
+            names = tuple(h.name for h in slot.holders[1:])
+            self._add(input_spec(slot.name, slot.kind, slot.tensor, names), by_real[id(slot.tensor)])
+        for slot in self.state.parameters:
+            self._add_grad(slot, by_real[id(slot.tensor)])
+        leaves = [
+            self._argument(n, v, by_real)
+            for n, v in zip(self.call.names, self.call.leaves, strict=True)
+        ]
+        scalars = {s.name: self._float(s.name, s.get()) for s in self.state.scalars}
+        gm = self._trace(by_real, leaves, scalars)
+        passes.clean(gm)
+        return StepGraph(
+            name=self.step.name,
+            gm=gm,
+            fakes=self.fakes,
+            fake_mode=self.mode,
+            inputs=self.specs,
+            returns=self.returns,
+            out_spec=self.out_spec,
+            effects=self.effects,
+            schedule=passes.schedule(gm),
+        )
+
+    # -- inputs
+
+    def _add(self, spec: InputSpec, fake: torch.Tensor) -> int:
+        self.specs.append(spec)
+        self.fakes.append(fake)
+        self.index_of[id(fake)] = len(self.fakes) - 1
+        return len(self.fakes) - 1
+
+    def _add_grad(self, slot: Slot, fake: torch.Tensor) -> None:
+        grad = slot.tensor.grad
+        if grad is not None:
+            fake.grad = _compat.fake_of(self.mode, grad)
+            self._add(input_spec(f"{slot.name}.grad", "grad", grad), fake.grad)
+
+    def _argument(self, name: str, leaf: Any, by_real: dict[int, torch.Tensor]) -> Any:
+        """A leaf's stand-in: the same tensor passed twice, or a parameter passed, is one input."""
+        if isinstance(leaf, torch.Tensor):
+            if id(leaf) not in by_real:
+                by_real[id(leaf)] = _compat.fake_of(self.mode, leaf)
+                by_real[id(leaf)].grad = None
+                self._add(input_spec(name, "arg", leaf), by_real[id(leaf)])
+            return by_real[id(leaf)]
+        if isinstance(leaf, float):
+            return self._float(name, leaf)
+        return leaf
+
+    def _float(self, name: str, value: float) -> Any:
+        """A Python float as a 0-dim input; the trace reads it as a number of unknown value."""
+        real = torch.tensor(value, dtype=torch.float64)
+        fake = _compat.fake_of(self.mode, real)
+        return _LateItem(self._add(input_spec(name, "float", real), fake))
+
+    # -- the trace
+
+    def _trace(self, by_real: dict[int, torch.Tensor], leaves: list[Any], scalars: Any) -> Any:
+        python = PythonState(self.step, self.call, self.state)
+        tracker = OriginTracker({id(m): name for name, m in self.state.modules})
+        recorder = CollectiveRecorder()
+
+        def flat_step(*fakes: torch.Tensor) -> list[Any]:
+            def items(value: Any) -> Any:
+                return fakes[value.index].item() if isinstance(value, _LateItem) else value
+
+            numbers = {name: items(value) for name, value in scalars.items()}
+            args, kwargs = self.call.arguments([items(leaf) for leaf in leaves])
+            with standing_in(self.state, by_real, numbers), contextlib.ExitStack() as stack:
+                for watch in (refusing_rank_reads(), recorder.recording(), tracker.watching()):
+                    stack.enter_context(watch)
+                stack.enter_context(_autocast_as_eager())
+                result = self.step.function(*args, **kwargs)
+                recorder.refuse_unfinished()
+                outputs = self._returned(result)
+                self._grad_effects(by_real, outputs)
+                self._holder_effects(by_real, outputs)
+            return outputs
+
+        try:
+            with _quiet_random(), _compat.tracing(self.mode), _compat.one_rank_flag():
+                gm = _compat.make_fx(flat_step, self.fakes)
+        except Exception as error:
+            python.restore()
+            explained = explain(error)
+            if explained is None or explained is error:
+                raise
+            raise explained from error
+        python.refuse_changes()
+        return self._items_to_tensors(gm)
+
+    # -- what came out
+
+    def _returned(self, result: Any) -> list[Any]:
+        outputs: list[Any] = []
+        leaves, self.out_spec = pytree.tree_flatten(result)
+        for leaf in leaves:
+            if isinstance(leaf, torch.Tensor) and id(leaf) in self.index_of:
+                self.returns.append(Leaf("input", self.index_of[id(leaf)]))
+            elif isinstance(leaf, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)):
+                self.returns.append(Leaf("output", len(outputs)))
+                outputs.append(leaf)
+            elif leaf is None or isinstance(leaf, (bool, int, float, str)):
+                self.returns.append(Leaf("value", value=leaf))
+            else:
+                raise CaptureError(
+                    f"the step returns a {type(leaf).__name__}",
+                    want="tensors, numbers, strings, None, and containers of these",
+                    fix="return what is needed of it as tensors",
+                )
+        return outputs
+
+    def _grad_effects(self, by_real: dict[int, torch.Tensor], outputs: list[Any]) -> None:
+        for slot in self.state.parameters:
+            before, after = slot.tensor.grad, by_real[id(slot.tensor)].grad
+            if after is None:
+                if before is not None:
+                    self.effects.append(Effect("grad", slot.name))
+            elif id(after) in self.index_of:
+                index = self.index_of[id(after)]
+                if before is None or self.specs[index].name != f"{slot.name}.grad":
+                    self.effects.append(Effect("grad", slot.name, input=index))
+            else:
+                self.effects.append(Effect("grad", slot.name, output=_output(outputs, after)))
+
+    def _holder_effects(self, by_real: dict[int, torch.Tensor], outputs: list[Any]) -> None:
+        """Places that got another tensor: reassigned buffers, new attributes, optimizer state."""
+        known = {(id(h.mapping), h.key): s for s in self.state.slots for h in s.holders}
+        for holder in tensor_holders(self.state, self.call):
+            now = holder.get()
+            slot = known.get((id(holder.mapping), holder.key))
+            if slot is not None and now is by_real[id(slot.tensor)]:
+                continue
+            if slot is None and not _compat.is_fake(now):
+                continue
+            if id(now) in self.index_of:
+                effect = Effect("hold", holder.name, input=self.index_of[id(now)])
+            else:
+                effect = Effect("hold", holder.name, output=_output(outputs, now))
+            self.effects.append(effect)
+            if slot is None:
+                del holder.mapping[holder.key]
+
+    def _items_to_tensors(self, gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+        """Return the tensor of a returned `.item()`: the caller takes the number out of it."""
+        output = gm.graph.output_node()
+        nodes = list(output.args[0])  # type: ignore[arg-type]
+        for i, leaf in enumerate(self.returns):
+            source = passes.item_source(nodes[leaf.index]) if leaf.kind == "output" else None
+            if source is not None:
+                nodes[leaf.index] = source
+                self.returns[i] = Leaf("item", leaf.index)
+        output.args = (tuple(nodes),)
+        return gm
+
+
+class _LateItem:
+    """A float argument before the trace began: the index of its input."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+
+def _output(outputs: list[Any], tensor: torch.Tensor) -> int:
+    for i, known in enumerate(outputs):
+        if known is tensor:
+            return i
+    outputs.append(tensor)
+    return len(outputs) - 1
+
+
+@contextlib.contextmanager
+def _quiet_random() -> Any:
+    """Tracing draws nothing from the user's streams."""
+    with torch.random.fork_rng(devices=[]):
+        yield
+
+
+@contextlib.contextmanager
+def _autocast_as_eager() -> Any:
+    """Cast a weight once per autocast region, as eager does; tracing turns that cache off."""
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(True)
+    torch.clear_autocast_cache()
+    try:
+        yield
+    finally:
+        torch.clear_autocast_cache()
+        torch.set_autocast_cache_enabled(before)

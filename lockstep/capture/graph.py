@@ -1,0 +1,114 @@
+"""What a capture gives: one flat graph, what goes in, what comes out, and where each node is from."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """One graph input.
+
+    `kind`: "param", "buffer", "attr", "state" (optimizer), "grad", "arg", or "float" (a Python float
+    that is passed as a 0-dim float64 tensor). `ties` are the other names of the same tensor.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: str
+    device: str
+    requires_grad: bool = False
+    ties: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What the step did to a place that holds a tensor.
+
+    `kind`: "grad" (sets `.grad` of the parameter called `name`) or "hold" (puts a new tensor into
+    the holder called `name`). `output` is the graph output that goes there; None clears the place;
+    where `input` is given, the place gets that graph input itself.
+    """
+
+    kind: str
+    name: str
+    output: int | None = None
+    input: int | None = None
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One leaf of what the step returns.
+
+    `kind`: "output" (graph output `index`), "item" (its Python number), "input" (the very tensor
+    that was passed as graph input `index`), or "value" (the constant `value`).
+    """
+
+    kind: str
+    index: int = -1
+    value: Any = None
+
+
+@dataclass
+class StepGraph:
+    """One step as one flat graph, the same on every rank.
+
+    Args:
+        gm: placeholders in the order of `inputs`; its output is a flat tuple. In-place operations
+            on placeholders are the step's writes to its state.
+        fakes: the stand-in of each placeholder, of `fake_mode`.
+        returns: the leaves of what the step returns, in the order of `out_spec`.
+        effects: gradients and held tensors that the step replaces.
+        schedule: the collectives in order: op, axis, shape, dtype, line, phase.
+    """
+
+    name: str
+    gm: torch.fx.GraphModule
+    fakes: list[torch.Tensor]
+    fake_mode: Any
+    inputs: list[InputSpec]
+    returns: list[Leaf]
+    out_spec: pytree.TreeSpec
+    effects: list[Effect]
+    schedule: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def contract(self) -> dict[str, Any]:
+        """Inputs, returns and effects as JSON values: what a loader binds by."""
+        return {
+            "inputs": [asdict(spec) for spec in self.inputs],
+            "returns": [asdict(leaf) for leaf in self.returns],
+            "out_spec": pytree.treespec_dumps(self.out_spec),
+            "effects": [asdict(effect) for effect in self.effects],
+        }
+
+    def source_map(self) -> dict[str, list[str]]:
+        """Each node's name -> [user line, module path, phase]."""
+        from lockstep.capture.origin import META
+
+        found = {}
+        for node in self.gm.graph.nodes:
+            origin = node.meta.get(META)
+            if origin is not None:
+                found[node.name] = [origin.line, origin.module, origin.phase]
+        return found
+
+
+def input_spec(name: str, kind: str, tensor: torch.Tensor, ties: tuple[str, ...] = ()) -> InputSpec:
+    """Describe a tensor as a graph input; no device index, since each rank has its own."""
+    return InputSpec(
+        name=name,
+        kind=kind,
+        shape=tuple(tensor.shape),
+        stride=tuple(tensor.stride()),
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        device=tensor.device.type,
+        requires_grad=tensor.requires_grad,
+        ties=ties,
+    )

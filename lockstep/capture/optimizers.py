@@ -1,0 +1,154 @@
+"""The optimizer's state and its scalars, when the user's step calls it.
+
+The state must be there before the first capture, else creating it would become part of the program.
+For the optimizers admitted here a state of zeros is exactly what their first step starts from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from lockstep.capture.state import Holder, Scalar, Slot, State
+from lockstep.errors import CaptureError
+
+# Floats that schedulers change at each step: read anew at every call. The others are baked, are part
+# of the variant's key, and stay usable in branches such as `if weight_decay != 0`.
+_LIFTED = ("lr", "betas")
+_ZERO_START = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD)
+
+
+def add_optimizer(
+    state: State, known: dict[int, Slot], name: str, optimizer: torch.optim.Optimizer
+) -> None:
+    """Add an optimizer's state tensors and scalars, making the state where it is missing.
+
+    Raises:
+        CaptureError: it holds a parameter of no reached module, or its kind cannot start from zeros.
+    """
+    if any(known_optimizer is optimizer for _, known_optimizer in state.optimizers):
+        return
+    state.optimizers.append((name, optimizer))
+    _refuse_foreign(known, name, optimizer)
+    _start_state(name, optimizer)
+    for g, group in enumerate(optimizer.param_groups):
+        for parameter in group["params"]:
+            entry = optimizer.state.get(parameter)
+            for key, value in list((entry or {}).items()):
+                if isinstance(value, torch.Tensor):
+                    label = f"{name}.state[{known[id(parameter)].name}].{key}"
+                    state.slots.append(Slot("state", value, [Holder(label, entry, key)]))
+        for key in _LIFTED:
+            _add_scalar(state, f"{name}.group{g}", group, key)
+
+
+def _add_scalar(state: State, prefix: str, group: dict[str, Any], key: str) -> None:
+    value = group.get(key)
+    label = f"{prefix}.{key}"
+    if isinstance(value, torch.Tensor):
+        state.slots.append(Slot("state", value, [Holder(label, group, key)]))
+    elif isinstance(value, float):
+        state.scalars.append(Scalar(label, group, key))
+    elif isinstance(value, (tuple, list)) and all(isinstance(v, float) for v in value):
+        for i in range(len(value)):
+            state.scalars.append(Scalar(f"{label}[{i}]", group, key, i))
+
+
+def _refuse_foreign(known: dict[int, Slot], name: str, optimizer: torch.optim.Optimizer) -> None:
+    foreign = [p for g in optimizer.param_groups for p in g["params"] if id(p) not in known]
+    if foreign:
+        raise CaptureError(
+            f"{name} optimizes {len(foreign)} parameter(s) of no module that the step reaches",
+            got=f"first: shape {list(foreign[0].shape)}",
+            fix="pass the model that owns them to the step, or call the optimizer outside the step",
+        )
+
+
+def _start_state(name: str, optimizer: torch.optim.Optimizer) -> None:
+    """Create missing state: one step with zero gradients on frozen values, then zeros everywhere."""
+    parameters = [p for g in optimizer.param_groups for p in g["params"] if p.requires_grad]
+    fresh = [p for p in parameters if not optimizer.state.get(p)]
+    if not fresh:
+        return
+    dampened = any(group.get("dampening", 0) != 0 for group in optimizer.param_groups)
+    if type(optimizer) not in _ZERO_START or dampened:
+        detail = " with dampening" if dampened else ""
+        raise CaptureError(
+            f"{name} is a {type(optimizer).__name__}{detail} without state",
+            want="AdamW, Adam, or SGD without dampening; or an optimizer that has made a step",
+            why="its first step is another program than the later ones",
+            fix=["call it outside the compiled step", "take its first step eagerly"],
+        )
+    kept = [(p, p.detach().clone(), p.grad) for p in parameters]
+    old = {p: dict(optimizer.state[p]) for p in parameters if p not in set(fresh)}
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter) if parameter in set(fresh) else None
+    _plain_step(optimizer)
+    with torch.no_grad():
+        for parameter, value, grad in kept:
+            parameter.copy_(value)
+            parameter.grad = grad
+        for parameter in fresh:
+            for value in optimizer.state[parameter].values():
+                if isinstance(value, torch.Tensor):
+                    value.zero_()
+    optimizer.state.update(old)
+
+
+def _plain_step(optimizer: torch.optim.Optimizer) -> None:
+    """The class' own step: without a scheduler's counter and without hooks."""
+    hooks = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
+    optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks = {}, {}  # type: ignore[assignment]
+    try:
+        type(optimizer).step(optimizer)
+    finally:
+        optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks = hooks
+
+
+@contextlib.contextmanager
+def swapped_optimizer(
+    optimizer: torch.optim.Optimizer, fakes: dict[int, torch.Tensor], scalars: dict[str, Any], name: str
+) -> Iterator[dict[torch.Tensor, torch.Tensor]]:
+    """The optimizer with stand-ins for its parameters, its state and its scalars while inside.
+
+    Args:
+        fakes: id of a real tensor -> its stand-in.
+        scalars: "optimizer.group0.lr" -> the symbolic value.
+
+    Yields:
+        Stand-in parameter -> real parameter.
+    """
+    groups = [dict(group) for group in optimizer.param_groups]
+    state = optimizer.state
+    real_of: dict[torch.Tensor, torch.Tensor] = {}
+    fake_state: dict[Any, Any] = defaultdict(dict)
+    for g, group in enumerate(optimizer.param_groups):
+        for parameter in group["params"]:
+            fake = fakes[id(parameter)]
+            real_of[fake] = parameter
+            if parameter in state:
+                fake_state[fake] = {k: fakes.get(id(v), v) for k, v in state[parameter].items()}
+        group["params"] = [fakes[id(p)] for p in group["params"]]
+        for key in _LIFTED:
+            if key in group:
+                group[key] = _lifted(group[key], f"{name}.group{g}.{key}", scalars, fakes)
+    optimizer.state = fake_state  # type: ignore[assignment]
+    try:
+        yield real_of
+    finally:
+        optimizer.state = state
+        for group, saved in zip(optimizer.param_groups, groups, strict=True):
+            group.clear()
+            group.update(saved)
+
+
+def _lifted(value: Any, label: str, scalars: dict[str, Any], fakes: dict[int, torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return fakes.get(id(value), value)
+    if isinstance(value, (tuple, list)):
+        return type(value)(scalars.get(f"{label}[{i}]", v) for i, v in enumerate(value))
+    return scalars.get(label, value)

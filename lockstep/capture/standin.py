@@ -1,0 +1,55 @@
+"""Stand-ins: while a step is traced, its state is fake; afterwards everything is as it was."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from lockstep import _compat
+from lockstep.capture.optimizers import swapped_optimizer
+from lockstep.capture.state import Slot, State
+
+
+def make_fakes(mode: Any, slots: list[Slot]) -> dict[int, torch.Tensor]:
+    """A stand-in for each slot's tensor, by the real one's id, with its attributes and hooks."""
+    fakes: dict[int, torch.Tensor] = {}
+    for slot in slots:
+        fake = _compat.fake_of(mode, slot.tensor)
+        fake.grad = None
+        if slot.kind == "param":
+            _dress(fake, slot.tensor)
+        fakes[id(slot.tensor)] = fake
+    return fakes
+
+
+def _dress(fake: torch.Tensor, real: torch.Tensor) -> None:
+    """User code tests attributes of parameters, and hooks are part of the step."""
+    own = {k: v for k, v in vars(real).items() if not isinstance(v, torch.Tensor)}
+    fake.__dict__.update({k: v for k, v in own.items() if k not in fake.__dict__})
+    for hook in _compat.tensor_hooks(real):
+        fake.register_hook(hook)
+    for hook in _compat.accumulate_hooks(real):
+        fake.register_post_accumulate_grad_hook(hook)
+
+
+@contextlib.contextmanager
+def standing_in(
+    state: State, fakes: dict[int, torch.Tensor], scalars: dict[str, Any]
+) -> Iterator[None]:
+    """Put the stand-ins into every holder while inside, and put the real ones back.
+
+    Args:
+        fakes: id of a real tensor -> its stand-in.
+        scalars: name of an optimizer's float -> its symbolic value.
+    """
+    with contextlib.ExitStack() as stack:
+        for slot in state.slots:
+            for holder in slot.holders if slot.kind != "state" else ():
+                stack.callback(holder.mapping.__setitem__, holder.key, slot.tensor)
+                holder.mapping[holder.key] = fakes[id(slot.tensor)]
+        for name, optimizer in state.optimizers:
+            stack.enter_context(swapped_optimizer(optimizer, fakes, scalars, name))
+        yield
