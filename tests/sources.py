@@ -1,0 +1,42 @@
+"""The repository's Python files as syntax trees, for the tests that hold its rules."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "lockstep"
+
+
+def package_files() -> list[Path]:
+    """Return every module of the package."""
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def module_of(path: Path) -> str:
+    """Return the dotted name of a file below the root.
+
+    Example:
+        >>> module_of(PACKAGE / "run" / "__init__.py"), module_of(PACKAGE / "errors.py")
+        ('lockstep.run', 'lockstep.errors')
+    """
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(tree: ast.AST, module: str, is_package: bool) -> Iterator[tuple[int, str, str | None]]:
+    """Yield (line, module, name) of every import at any depth; name is None for `import module`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name, None
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = module.split(".")[: None if is_package else -1]
+                parents = parents[: len(parents) - (node.level - 1)]
+                base = ".".join([*parents, *([base] if base else [])])
+            for alias in node.names:
+                yield node.lineno, base, alias.name
