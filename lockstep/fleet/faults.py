@@ -1,0 +1,105 @@
+"""What went wrong on a rank: a record in the store, an error on the others."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from lockstep.errors import FleetError, LockstepError
+
+TRACE_LIMIT = 64 << 10  # characters; the store's values end at 8 MiB
+_CONSEQUENCES = (
+    "connection closed by peer",
+    "connection reset",
+    "connection refused",
+    "connection was aborted",
+    "broken pipe",
+    "socket closed",
+    "remote process exited",
+    "timed out",
+    "nccl error",
+    "unhandled system error",
+    "communicator was aborted",
+)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """The first thing that went wrong; all ranks tell the same one.
+
+    Args:
+        kind: "error" (an exception), "silent", "odd" (ranks disagree), "ended", "timeout",
+            "store" or "watcher".
+        rank: the culprit; None where it is not one rank.
+        what: one line.
+        got, want, why, fix: as in `LockstepError`.
+        trace: the culprit's traceback.
+        gone: ranks that cannot read this any more.
+    """
+
+    kind: str
+    rank: int | None
+    what: str
+    got: str | None = None
+    want: str | None = None
+    why: str | None = None
+    fix: str | None = None
+    trace: str = ""
+    gone: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, error: BaseException, rank: int, doing: str) -> Fault:
+        """Return the fault of an exception that left `doing` on `rank`."""
+        name, text = type(error).__name__, str(error)
+        first, _, rest = text.partition("\n")
+        return cls(
+            kind="error",
+            rank=rank,
+            what=f"rank {rank} failed while {doing}: {name}: {first}",
+            got=text if rest else None,
+            trace=_shortened("".join(traceback.format_exception(error))),
+        )
+
+    @classmethod
+    def read(cls, record: dict[str, Any]) -> Fault:
+        """Return the fault that was posted as `record`."""
+        return cls(**{**record, "gone": tuple(record["gone"])})
+
+    def record(self) -> dict[str, Any]:
+        """Return what is posted to the store."""
+        return asdict(self)
+
+    def error(self) -> FleetError:
+        """Return the error that other ranks raise; `is_told` knows it again."""
+        error = FleetError(self.what, got=self.got, want=self.want, why=self.why, fix=self.fix)
+        error.fault = self  # type: ignore[attr-defined]
+        return error
+
+    def report(self) -> str:
+        """Return what another rank prints: the error and, indented, the culprit's traceback."""
+        text = str(self.error())
+        if self.trace:
+            rows = "\n".join(f"    {line}" for line in self.trace.rstrip().splitlines())
+            text += f"\n  traceback of rank {self.rank}:\n{rows}"
+        return text
+
+
+def is_told(error: BaseException | None) -> bool:
+    """Return whether an error was made from a fault that all ranks know of."""
+    return isinstance(error, FleetError) and hasattr(error, "fault")
+
+
+def is_consequence(error: BaseException) -> bool:
+    """Return whether an error only says that a peer or the store went away."""
+    if isinstance(error, LockstepError) or not isinstance(error, (RuntimeError, OSError)):
+        return False
+    text = str(error).lower()
+    return any(sign in text for sign in _CONSEQUENCES)
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= TRACE_LIMIT:
+        return text
+    half = TRACE_LIMIT // 2
+    return f"{text[:half]}\n... {len(text) - TRACE_LIMIT} characters left out ...\n{text[-half:]}"

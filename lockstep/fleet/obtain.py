@@ -1,0 +1,288 @@
+"""From "we want this step" to the same bytes on every rank: vote, build once, ship, confirm."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from lockstep.fleet.agree import Agreement
+from lockstep.fleet.client import Client
+from lockstep.fleet.judge import judge_digests, judge_vote
+from lockstep.fleet.lease import NOBODY, Held, Lease
+from lockstep.fleet.ship import Shipping, digest_of
+from lockstep.fleet.state import State
+from lockstep.fleet.stores import ArtifactStore
+from lockstep.fleet.waiting import Waits
+
+Stage = Callable[[str], None]
+Build = Callable[[Stage], bytes]
+Verify = Callable[[bytes], None]
+USER_STAGES = ("capture",)  # the user's own code runs here: what it raises is a fault at once
+
+
+@dataclass(frozen=True)
+class Obtained:
+    """An artifact's bytes, equal on every rank, and how this rank came by them.
+
+    Args:
+        data: the bytes.
+        digest: their sha256, confirmed by all ranks.
+        role: "built" or "loaded".
+        by: the rank that built them in this job; None where the store had them.
+        seconds: seconds spent, by phase: read, agree, build or wait, ship, confirm, total.
+        path: the file in the store; None where it could not be kept.
+    """
+
+    data: bytes = field(repr=False)
+    digest: str
+    role: str
+    by: int | None
+    seconds: dict[str, float]
+    path: str | None
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a rank asks for; see `Fleet.obtain`."""
+
+    topic: str
+    step: str
+    call: int
+    contract: dict[str, Any]
+    name: str
+    store: ArtifactStore
+    build: Build
+    verify: Verify
+    required: bool
+
+
+class Clock:
+    """Seconds by phase.
+
+    Example:
+        >>> clock = Clock()
+        >>> clock.lap("read")
+        >>> list(clock.done())
+        ['read', 'total']
+    """
+
+    def __init__(self) -> None:
+        self._begin = self._last = time.monotonic()
+        self._seconds: dict[str, float] = {}
+
+    def lap(self, phase: str) -> None:
+        """Count what passed since the last lap for a phase."""
+        now = time.monotonic()
+        self._seconds[phase] = self._seconds.get(phase, 0.0) + now - self._last
+        self._last = now
+
+    def done(self) -> dict[str, float]:
+        """Return all phases and their total."""
+        return {**self._seconds, "total": time.monotonic() - self._begin}
+
+
+def read_verified(wanted: Wanted) -> bytes | None:
+    """Return the store's bytes after the caller's `verify`, None where there are none."""
+    data = wanted.store.read(wanted.name)
+    if data is not None:
+        wanted.verify(data)
+    return data
+
+
+def obtain_alone(wanted: Wanted) -> Obtained:
+    """Load or build in a world of one: no store, no waiting."""
+    clock = Clock()
+    data = read_verified(wanted)
+    clock.lap("read")
+    role, by, kept = "loaded", None, True
+    if data is None:
+        data, role, by = wanted.build(lambda stage: None), "built", 0
+        clock.lap("build")
+        kept = wanted.store.write(wanted.name, data, required=wanted.required)
+        clock.lap("write")
+    return _obtained(wanted, data, digest_of(data), role, by, kept, clock)
+
+
+class Obtaining:
+    """One `obtain` in a world of many.
+
+    Args:
+        client: the main thread's connection.
+        waits: how to wait.
+        state: this rank.
+        node: this rank's node.
+        wanted: what is asked for.
+    """
+
+    def __init__(
+        self, client: Client, waits: Waits, state: State, node: int, wanted: Wanted
+    ) -> None:
+        self._client, self._waits, self._state, self._node = client, waits, state, node
+        self._wanted, self._agreement = wanted, Agreement(client, waits, state)
+        self._clock, self._kept = Clock(), True
+        state.votes += 1
+        self._topic = f"vote/{state.votes}"
+
+    def run(self) -> Obtained:
+        """Return the bytes that all ranks hold.
+
+        Raises:
+            FleetError: the ranks do not agree or one of them failed; the message names it.
+        """
+        wanted, clock = self._wanted, self._clock
+        self._notice()
+        have = read_verified(wanted)
+        digest = None if have is None else digest_of(have)
+        clock.lap("read")
+        verdict = self._vote(have, digest)
+        clock.lap("agree")
+        done, role = verdict.get("done"), "loaded"
+        if done is None:
+            done, have, role = self._build_or_wait(verdict["candidates"])
+            digest = None if have is None else digest_of(have)
+        shipping = Shipping(self._client, self._waits, self._state, self._topic, done, self._node)
+        kept = self._kept
+        if digest != done["digest"]:
+            have, kept = shipping.fetch(wanted.name, wanted.store)
+            role = "loaded"
+        elif self._state.local_rank == 0:
+            self._client.put(f"{self._topic}/node/{self._node}", True)
+        clock.lap("ship")
+        self._confirm(have, done, shipping)
+        clock.lap("confirm")
+        by = done["by"] if done["built"] else None
+        return _obtained(wanted, have or b"", done["digest"], role, by, kept, clock)
+
+    def _notice(self) -> None:
+        """Tell the watchers of ranks that have entered this call with a program they know."""
+        wanted = self._wanted
+        notice = {"step": wanted.step, "call": wanted.call, "contract": wanted.contract}
+        self._client.create(f"{self._topic}/notice", {**notice, "rank": self._state.rank})
+
+    def _vote(self, have: bytes | None, digest: str | None) -> dict[str, Any]:
+        wanted = self._wanted
+        value = {
+            "step": wanted.step,
+            "topic": wanted.topic,
+            "contract": wanted.contract,
+            "have": digest,
+            "size": len(have or b""),
+            "local_rank": self._state.local_rank,
+        }
+        return self._agreement.agree(self._topic, value, judge_vote, f"call {wanted.step}")
+
+    def _confirm(self, have: bytes | None, done: dict[str, Any], shipping: Shipping) -> None:
+        serves = done["by"] == self._state.rank and have is not None
+        self._agreement.agree(
+            f"{self._topic}/confirm",
+            {"digest": None if have is None else digest_of(have)},
+            judge_digests,
+            f"confirm the bytes of {self._wanted.step}",
+            meanwhile=(lambda: shipping.serve(have or b"")) if serves else lambda: None,
+        )
+        shipping.clean()
+        event = {"topic": self._wanted.topic, "digest": done["digest"]}
+        self._state.journal.event("confirmed", **event)
+
+    # ---- building ------------------------------------------------------------------------------
+
+    def _build_or_wait(self, candidates: list[int]) -> tuple[dict[str, Any], bytes | None, str]:
+        """Return what counts, this rank's own bytes if it built, and its role."""
+        lease = Lease(self._client, self._state, self._topic, candidates)
+        held: Held | None = lease.open()
+        if held is not None and held.holder != self._state.rank:
+            held = None
+        while True:
+            if held is None:
+                done, held = self._wait(lease)
+                self._clock.lap("wait")
+                if done is not None:
+                    return done, None, "loaded"
+            if held is not None:
+                data = self._try_to_build(lease, held)
+                self._clock.lap("build")
+                if data is not None:
+                    return self._publish(data), data, "built"
+                held = None
+
+    def _wait(self, lease: Lease) -> tuple[dict[str, Any] | None, Held | None]:
+        taken: list[Held] = []
+
+        def on_slice() -> bool:
+            mine = lease.take_over()
+            if mine is not None:
+                taken.append(mine)
+                self._say_taken(mine)
+            return bool(taken)
+
+        def what(seconds: float) -> str:
+            held = lease.look()
+            stage = self._client.get(f"{self._topic}/stage/{held.attempt}") or "beginning"
+            who = "another rank" if held.holder == NOBODY else f"rank {held.holder}"
+            at = f"(attempt {held.attempt}, {stage})"
+            return f"waits {seconds:.0f} s for {who} to build {self._wanted.step} {at}"
+
+        limit = self._state.timing.build
+        done = self._waits.wait_for(f"{self._topic}/done", what, limit, on_slice, at_once=True)
+        return done, taken[0] if taken else None
+
+    def _say_taken(self, mine: Held) -> None:
+        text = f"rank {self._state.rank} takes over the build of {self._wanted.step}"
+        self._state.say(f"{text} (attempt {mine.attempt})")
+        self._state.journal.event("takeover", topic=self._wanted.topic, attempt=mine.attempt)
+
+    def _try_to_build(self, lease: Lease, held: Held) -> bytes | None:
+        """Return the bytes, or None if this machine cannot build and another rank may."""
+        now = "beginning"
+
+        def stage(name: str) -> None:
+            nonlocal now
+            fault = self._state.fault
+            if fault is not None and fault.kind != "silent":
+                raise fault.error()
+            now = name
+            self._client.put(f"{self._topic}/stage/{held.attempt}", name)
+            self._state.journal.event("stage", topic=self._wanted.topic, stage=name)
+
+        self._state.building = True
+        try:
+            return self._wanted.build(stage)
+        except Exception as error:
+            if now in USER_STAGES or not is_machines(error) or not lease.release(held):
+                raise
+            self._state.say(f"cannot build here, another rank may: {type(error).__name__}: {error}")
+            self._state.journal.event("released", error=str(error))
+            return None
+        finally:
+            self._state.building = False
+
+    def _publish(self, data: bytes) -> dict[str, Any]:
+        """Keep the bytes and offer them; return what counts, which may be another builder's."""
+        wanted, rank = self._wanted, self._state.rank
+        kept = self._kept = wanted.store.write(wanted.name, data, required=wanted.required)
+        self._clock.lap("write")
+        done = {"digest": digest_of(data), "size": len(data), "by": rank, "built": True}
+        first = self._client.create(f"{self._topic}/done", {**done, "kept": kept})
+        self._state.journal.event("built", topic=wanted.topic, digest=done["digest"], kept=kept)
+        return first
+
+
+def is_machines(error: BaseException) -> bool:
+    """Return whether an error is this machine's trouble: its disk, memory or compiler."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return isinstance(error, (OSError, MemoryError)) or "InvalidCxxCompiler" in names
+
+
+def _obtained(
+    wanted: Wanted,
+    data: bytes,
+    digest: str,
+    role: str,
+    by: int | None,
+    kept: bool,
+    clock: Clock,
+) -> Obtained:
+    path = str(wanted.store.path_of(wanted.name)) if kept else None
+    return Obtained(data, digest, role, by, clock.done(), path)

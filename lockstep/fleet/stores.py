@@ -1,0 +1,182 @@
+"""Where artifacts are kept: a directory that only its owner can write, or one pinned file."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import stat
+import time
+from pathlib import Path
+
+from lockstep.errors import StoreError
+from lockstep.fleet.say import say
+
+SUFFIX = ".lockstep"
+LIMIT = 8 << 30  # bytes
+DAY = 86400.0
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,200}")
+
+
+class ArtifactStore:
+    """Artifacts by name.
+
+    Stores hold code that will be executed, so a directory or a file that another user can write is
+    refused. Reading verifies no content: the caller does.
+
+    Args:
+        path: a directory, made with mode 0700 at the first write; or a `.lockstep` file, which is
+            read for any name and never written.
+        limit: the largest artifact that is read, in bytes.
+        rank: who speaks in warnings.
+
+    Example:
+        >>> import tempfile
+        >>> store = ArtifactStore(Path(tempfile.mkdtemp()) / "store")
+        >>> store.read("step.lockstep"), store.write("step.lockstep", b"bytes")
+        (None, True)
+        >>> store.read("step.lockstep")
+        b'bytes'
+    """
+
+    def __init__(self, path: Path | str, *, limit: int = LIMIT, rank: int = 0) -> None:
+        self.path = Path(path).expanduser()
+        self.pinned = self.path.is_file() or (self.path.suffix == SUFFIX and not self.path.is_dir())
+        self._limit, self._rank, self._swept = limit, rank, False
+
+    def path_of(self, name: str) -> Path:
+        """Return the file that holds or would hold an artifact.
+
+        Raises:
+            StoreError: the name could leave the directory.
+        """
+        if self.pinned:
+            return self.path
+        if not _NAME.fullmatch(name) or ".." in name:
+            raise StoreError(f"{name!r} cannot name an artifact", want="letters, digits, _ . + -")
+        return self.path / name
+
+    def read(self, name: str) -> bytes | None:
+        """Return an artifact's bytes, unverified; None where there is none.
+
+        Raises:
+            StoreError: the file is too large, cannot be read, or could be another user's work; or
+                a pinned file is missing.
+        """
+        path = self.path_of(name)
+        try:
+            if not self.pinned:
+                _refuse_if_open(self.path, self.path.stat())
+            with path.open("rb") as file:
+                info = os.fstat(file.fileno())
+                _refuse_if_open(path, info)
+                if info.st_size > self._limit:
+                    raise StoreError(
+                        "an artifact is too large to be one",
+                        where=str(path),
+                        got=f"{info.st_size} bytes",
+                        want=f"at most {self._limit}",
+                    )
+                return file.read(self._limit + 1)
+        except FileNotFoundError as error:
+            if self.pinned:
+                raise StoreError(
+                    "the pinned artifact is missing",
+                    where=str(path),
+                    fix="write it with `lockstep build -o`, or set LOCKSTEP_STORE to a directory",
+                ) from error
+            return None
+        except OSError as error:
+            what = "an artifact cannot be read"
+            raise StoreError(what, where=str(path), got=str(error)) from error
+
+    def write(self, name: str, data: bytes, *, required: bool = False) -> bool:
+        """Keep an artifact: a temporary file, renamed when its bytes are on the disk.
+
+        Args:
+            name: the artifact's name.
+            data: its bytes.
+            required: whether a store that takes nothing is an error.
+
+        Returns:
+            whether it was kept; if not, a warning was printed and the job can go on from memory.
+
+        Raises:
+            StoreError: the store is pinned or unsafe; or it takes nothing and `required` is set.
+        """
+        path = self.path_of(name)
+        if self.pinned:
+            raise StoreError(
+                "a pinned artifact is never written",
+                where=str(path),
+                fix="set LOCKSTEP_STORE to a directory, or write the file with `lockstep build -o`",
+            )
+        try:
+            self._make_directory()
+            _write_whole(path, data)
+            return True
+        except OSError as error:
+            reason = f"{error.strerror or error} ({self.path})"
+            if required:
+                raise StoreError(
+                    f"the store cannot keep {name}",
+                    where=str(self.path),
+                    got=str(error),
+                    fix="free or mount that directory, or set LOCKSTEP_STORE to another one",
+                ) from error
+            text = f"warning: could not keep {name}: {reason}; this job goes on from memory"
+            say(self._rank, f"{text}, the next start builds again")
+            return False
+
+    def _make_directory(self) -> None:
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _refuse_if_open(self.path, self.path.stat())
+        if not self._swept:
+            self._swept = True
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Delete temporary files of writers that were ended a day ago or more."""
+        for path in self.path.glob(".*.tmp"):
+            try:
+                if time.time() - path.stat().st_mtime > DAY:
+                    path.unlink()
+            except FileNotFoundError:
+                continue  # another process swept it
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    temporary = path.parent / f".{path.name}.{socket.gethostname()}.{os.getpid()}.tmp"
+    temporary.unlink(missing_ok=True)  # an earlier process with this id
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_directory(path.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _refuse_if_open(path: Path, info: os.stat_result) -> None:
+    mode = stat.S_IMODE(info.st_mode)
+    if not mode & 0o022 and info.st_uid in (os.geteuid(), 0):
+        return
+    raise StoreError(
+        "another user can write what this job would execute",
+        where=str(path),
+        got=f"mode {mode:04o}, owner {info.st_uid}",
+        want=f"mode 0700, owner {os.geteuid()}",
+        fix=f"chmod go-w {path}, or set LOCKSTEP_STORE to a directory of your own",
+    )

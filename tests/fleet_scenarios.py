@@ -1,0 +1,229 @@
+"""What the ranks of the fleet's test jobs do; each function runs on every rank of one job."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from dataclasses import asdict
+from typing import Any
+
+from lockstep.fleet import ArtifactStore
+from tests.fleet_jobs import Rank
+
+CONTRACT = {"inputs": {"tokens": "i64[8, 16]"}, "mesh": "dp=2", "source": "a3f9"}
+
+
+def _obtain(me: Rank, build: Any = None, contract: Any = None, **more: Any) -> Any:
+    kept = ArtifactStore(me.folder / me.options.get("store", "store"), rank=me.rank)
+
+    def default(stage: Any) -> bytes:
+        stage("capture")
+        stage("lower")
+        return b"the artifact" * me.options.get("times", 1)
+
+    topic = more.pop("topic", "train_step/v0")
+    name = more.pop("name", "step.lockstep")
+    return me.fleet.obtain(topic, contract or CONTRACT, name, kept, build or default, **more)
+
+
+def _leave(me: Rank, got: Any) -> None:
+    me.result({**asdict(got), "data": len(got.data)})
+
+
+def plain(me: Rank) -> None:
+    """All is well."""
+    _leave(me, _obtain(me))
+
+
+def own_stores(me: Rank) -> None:
+    """Each node has a directory of its own."""
+    me.options["store"] = f"store{me.fleet.node}"
+    _leave(me, _obtain(me))
+
+
+def odd_contract(me: Rank) -> None:
+    """The last rank brings another batch."""
+    contract = {**CONTRACT, "inputs": {"tokens": "i64[5, 16]"}}
+    _obtain(me, contract=contract if me.rank == me.world - 1 else None)
+
+
+def builder_raises(me: Rank) -> None:
+    """The user's code fails in the builder."""
+
+    def build(stage: Any) -> bytes:
+        stage("capture")
+        me.strike()
+        raise ValueError("no such layer: 7")
+
+    _obtain(me, build)
+
+
+def builder_struck(me: Rank) -> None:
+    """Rank 0 is killed or stopped while it builds; another may build."""
+
+    def build(stage: Any) -> bytes:
+        stage("lower")
+        if me.rank == 0:
+            me.strike()
+            os.kill(os.getpid(), getattr(signal, me.options["signal"]))
+        return b"the artifact"
+
+    _leave(me, _obtain(me, build))
+
+
+def builder_full(me: Rank) -> None:
+    """Rank 0's machine cannot build; or no machine can."""
+
+    def build(stage: Any) -> bytes:
+        stage(me.options.get("stage", "lower"))
+        if me.rank == 0 or me.options.get("all"):
+            raise OSError(28, "No space left on device")
+        return b"the artifact"
+
+    _leave(me, _obtain(me, build))
+
+
+def swallows(me: Rank) -> None:
+    """Rank 1 catches its own exception and sleeps, the others are in a collective."""
+    _group(me)
+    _obtain(me)
+    with contextlib.suppress(ValueError), me.fleet.guard("running train_step"):
+        if me.rank == 1:
+            me.strike()
+            raise ValueError("bad batch")
+        _all_reduce()
+    time.sleep(60)
+
+
+def lone_vote(me: Rank) -> None:
+    """Rank 1 alone meets another batch shape at call 3."""
+    _group(me)
+    _obtain(me)
+    for number in range(1, 6):
+        if me.rank == 1 and number == 3:
+            me.strike()
+            contract = {**CONTRACT, "inputs": {"tokens": "i64[3, 16]"}}
+            _obtain(me, contract=contract, topic="train_step/v1", call=3)
+        me.fleet.call("train_step", "v0", number)
+        with me.fleet.guard("running train_step"):
+            _all_reduce()
+
+
+def known_alone(me: Rank) -> None:
+    """All but rank 0 meet another batch shape at call 2."""
+    _obtain(me)
+    me.fleet.call("train_step", "v0", 1)
+    if me.rank == 0:
+        me.fleet.call("train_step", "v0", 2)
+        with me.fleet.guard("running train_step"):
+            me.fleet.state.faulted.wait(20)
+        me.fleet.state.raise_fault()
+    contract = {**CONTRACT, "inputs": {"tokens": "i64[3, 16]"}}
+    _obtain(me, contract=contract, topic="train_step/v1", call=2)
+
+
+def different_steps(me: Rank) -> None:
+    """Rank 1 calls another step first."""
+    _obtain(me, topic="train_step/v0" if me.rank != 1 else "eval_step/v0")
+
+
+def different_calls(me: Rank) -> None:
+    """Both steps are known; rank 1 calls another one than the rest."""
+    _obtain(me)
+    _obtain(me, topic="eval_step/v0", name="eval.lockstep")
+    me.fleet.call("eval_step" if me.rank == 1 else "train_step", "v0", 1)
+    with me.fleet.guard("running it"):
+        me.fleet.state.faulted.wait(20)
+    me.fleet.state.raise_fault()
+
+
+def store_struck(me: Rank) -> None:
+    """The store's host is stopped or killed while ranks wait for the builder."""
+
+    def build(stage: Any) -> bytes:
+        stage("lower")
+        me.strike()
+        os.kill(me.server, getattr(signal, me.options["signal"]))
+        time.sleep(60)
+        return b""
+
+    _obtain(me, build)
+
+
+def leaves_early(me: Rank) -> None:
+    """Rank 1 ends in peace while the others still vote."""
+    if me.rank != 1:
+        _obtain(me)
+
+
+def closes_store_first(me: Rank) -> None:
+    """The store goes away after the work is done: no fault."""
+    _leave(me, _obtain(me))
+    if me.rank == 0:
+        os.kill(me.server, signal.SIGKILL)
+    time.sleep(0.5)
+
+
+def uncaught(me: Rank) -> None:
+    """Rank 1 fails outside of any guarded region; rank 0 waits in a vote."""
+    if me.rank == 1:
+        me.strike()
+        raise KeyError("learning_rate")
+    _obtain(me)
+
+
+def peer_killed(me: Rank) -> None:
+    """Rank 1 is killed in a collective: the broken connection is the consequence."""
+    _group(me)
+    _obtain(me)
+    if me.rank == 1:
+        me.strike()
+        os.kill(os.getpid(), signal.SIGKILL)
+    with me.fleet.guard("running train_step"):
+        _all_reduce()
+
+
+def silent_rank(me: Rank) -> None:
+    """The last rank is stopped before it votes."""
+    if me.rank == me.world - 1:
+        me.strike()
+        os.kill(os.getpid(), signal.SIGSTOP)
+    _obtain(me)
+
+
+def damaged(me: Rank) -> None:
+    """The store's bytes do not verify on one rank."""
+
+    def verify(data: bytes) -> None:
+        if me.rank == 1:
+            raise ValueError(f"{len(data)} bytes are not an artifact")
+
+    _obtain(me, verify=verify)
+
+
+def required(me: Rank) -> None:
+    """A store that must keep the artifact cannot."""
+    _obtain(me, required=True)
+
+
+def watcher_breaks(me: Rank) -> None:
+    """A bug in one rank's watcher is told as that rank's fault."""
+    if me.rank == 1:
+        me.fleet._watcher._look_at_next = lambda: 1 / 0
+        time.sleep(5)
+    _obtain(me)
+
+
+def _group(me: Rank) -> None:
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=me.store, rank=me.rank, world_size=me.world)
+
+
+def _all_reduce() -> None:
+    import torch
+    import torch.distributed as dist
+
+    dist.all_reduce(torch.ones(4))
