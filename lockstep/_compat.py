@@ -214,3 +214,11 @@ def without_autocast() -> Any:
     import torch
 
     return torch._C._DisableAutocast
+
+
+def is_tracing() -> bool:
+    """Whether a make_fx trace is under way on this thread."""
+    import sys
+
+    module = sys.modules.get("torch.fx.experimental.proxy_tensor")
+    return module is not None and module.get_proxy_mode() is not None

@@ -72,7 +72,9 @@ class _Capture:
         by_real = make_fakes(self.mode, self.state.slots)
         for slot in self.state.slots:
             names = tuple(h.name for h in slot.holders[1:])
-            self._add(input_spec(slot.name, slot.kind, slot.tensor, names), by_real[id(slot.tensor)])
+            self._add(
+                input_spec(slot.name, slot.kind, slot.tensor, names), by_real[id(slot.tensor)]
+            )
         for slot in self.state.parameters:
             self._add_grad(slot, by_real[id(slot.tensor)])
         leaves = [

@@ -47,7 +47,9 @@ def name_axis(group: Any, what: str) -> Axis:
 class PendingWork:
     """What an async collective returns in a trace; its wait is a node of the graph."""
 
-    def __init__(self, name: str, finish: Callable[[], None], open_works: list[PendingWork]) -> None:
+    def __init__(
+        self, name: str, finish: Callable[[], None], open_works: list[PendingWork]
+    ) -> None:
         self.name, self.line, self._finish = name, user_line(), finish
         self._open = open_works
         open_works.append(self)
@@ -272,4 +274,3 @@ def _resolve(original: Any, args: Any, kwargs: Any) -> Any:
         mesh, dim = group if isinstance(group, tuple) else (group, 0)
         group = mesh.get_group(dim)
     return name_axis(group, "a functional collective").name
-

@@ -69,7 +69,9 @@ def _real_tensors(frame: FrameType | None) -> Iterator[tuple[str, torch.Tensor]]
     """Real tensors in sight of the frame that failed: locals, closures, globals, self's attributes."""
     if frame is None:
         return
-    mentioned = set(frame.f_code.co_names) | set(frame.f_code.co_varnames) | set(frame.f_code.co_freevars)
+    mentioned = (
+        set(frame.f_code.co_names) | set(frame.f_code.co_varnames) | set(frame.f_code.co_freevars)
+    )
     spaces: list[tuple[str, dict[str, Any]]] = [("", dict(frame.f_locals)), ("", frame.f_globals)]
     if "self" in frame.f_locals and hasattr(frame.f_locals["self"], "__dict__"):
         spaces.append(("self.", vars(frame.f_locals["self"])))
@@ -162,8 +164,6 @@ def _nodes(owner: Any) -> Iterator[tuple[ast.AST, str, int]]:
 def _start_of(function: Any) -> str | None:
     code: CodeType | None = getattr(function, "__code__", None)
     return f"{short_path(code.co_filename)}:{code.co_firstlineno}" if code else None
-
-
 
 
 __all__ = ["explain", "line_of", "line_that_changes", "line_that_mentions"]

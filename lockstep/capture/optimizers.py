@@ -111,7 +111,10 @@ def _plain_step(optimizer: torch.optim.Optimizer) -> None:
 
 @contextlib.contextmanager
 def swapped_optimizer(
-    optimizer: torch.optim.Optimizer, fakes: dict[int, torch.Tensor], scalars: dict[str, Any], name: str
+    optimizer: torch.optim.Optimizer,
+    fakes: dict[int, torch.Tensor],
+    scalars: dict[str, Any],
+    name: str,
 ) -> Iterator[dict[torch.Tensor, torch.Tensor]]:
     """The optimizer with stand-ins for its parameters, its state and its scalars while inside.
 

@@ -100,7 +100,9 @@ class OriginTracker:
             return self._backward_origin()
         line = line_of(user_frame(sys._getframe(1)))
         late = self._any_backward and not torch.is_grad_enabled()
-        return Origin(line, self._modules[-1] if self._modules else "", "after" if late else "forward")
+        return Origin(
+            line, self._modules[-1] if self._modules else "", "after" if late else "forward"
+        )
 
     def _backward_origin(self) -> Origin:
         inner = user_frame(sys._getframe(2), stop=self._backward)

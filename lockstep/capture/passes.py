@@ -52,7 +52,10 @@ def inline_constants(gm: torch.fx.GraphModule) -> None:
             _inline_list(gm, node, real)
             continue
         with gm.graph.inserting_before(node):
-            options = {"dtype": real.dtype, "device": node.meta["val"].device if "val" in node.meta else real.device}
+            options = {
+                "dtype": real.dtype,
+                "device": node.meta["val"].device if "val" in node.meta else real.device,
+            }
             full = gm.graph.call_function(torch.ops.aten.full.default, ([], real.item()), options)
             full.meta.update(node.meta)
         _replace(gm, node, full)

@@ -1,0 +1,155 @@
+"""Whether an artifact is the one that a job wants, said without tracing anything.
+
+A fingerprint is a readable table: field -> value. Its digest names the artifact in a store, and two
+tables that differ are told field by field. Paths, hosts, users, process ids and the rank are never
+in it.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import inspect
+import json
+import platform
+import textwrap
+from importlib import metadata
+from typing import Any
+
+import torch
+
+from lockstep import __version__
+from lockstep.build.requires import basic_requires
+from lockstep.capture.binding import Call, Step
+from lockstep.capture.reach import Reach, reach
+from lockstep.capture.state import State
+
+Fields = dict[str, Any]
+
+
+def fingerprint(
+    step: Step,
+    call: Call,
+    state: State,
+    *,
+    contract: Fields,
+    mesh: dict[str, int],
+    backend: str,
+    options: Fields,
+) -> Fields:
+    """Make the table for one variant of a step.
+
+    Args:
+        contract: the variant's key as JSON values: arguments, parameters, modes.
+        mesh: axis -> number of ranks.
+        backend, options: how the graph is lowered.
+
+    Returns:
+        Field -> JSON value, the same on every rank that wants the same program.
+    """
+    found = reach(step, call, state)
+    fields: Fields = {"step": step.name, "backend": backend, **_flat("options", options)}
+    fields |= _flat("mesh", mesh)
+    fields |= {f"source {name}": digest_of_source(f) for name, f in sorted(found.functions.items())}
+    fields |= {f"class {name}": digest_of_source(c) for name, c in sorted(found.classes.items())}
+    fields |= {f"value {name}": show(v) for name, (v, _) in sorted(found.values.items())}
+    fields |= _module_attributes(state)
+    fields |= _flat("contract", contract)
+    fields |= _versions(found)
+    fields |= _globals()
+    fields["not covered"] = sorted(found.opaque)
+    return fields
+
+
+def digest(fields: Fields) -> str:
+    """The sha256 of a fingerprint, in hex: the artifact's name in a store."""
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+
+def differences(wanted: Fields, got: Fields) -> list[tuple[str, Any, Any]]:
+    """Every field in which two fingerprints differ: (field, wanted, got); "-" where it is missing."""
+    names = sorted({*wanted, *got})
+    rows = [(name, wanted.get(name, "-"), got.get(name, "-")) for name in names]
+    return [row for row in rows if row[1] != row[2]]
+
+
+def _flat(prefix: str, values: Fields) -> Fields:
+    return {f"{prefix} {name}": value for name, value in values.items()}
+
+
+@functools.lru_cache(maxsize=4096)
+def digest_of_source(item: Any) -> str:
+    """A digest of a function's or class' code: no comments, docstrings or positions.
+
+    What has no source (made by exec) is digested by its byte code.
+    """
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(item)))
+    except (OSError, TypeError, SyntaxError):
+        code = getattr(item, "__code__", None)
+        raw = code.co_code + repr(code.co_consts).encode() if code else repr(item).encode()
+        return "bytecode " + hashlib.sha256(raw).hexdigest()[:16]
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
+            if isinstance(body[0].value, ast.Constant) and isinstance(body[0].value.value, str):
+                body.pop(0)
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16]
+
+
+def show(value: Any, depth: int = 0) -> Any:
+    """A plain value as JSON; floats by their exact hex form; deep or foreign ones by their type."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value.hex()
+    if depth < 4 and isinstance(value, (list, tuple)):
+        return [show(v, depth + 1) for v in value]
+    if depth < 4 and isinstance(value, dict):
+        return {str(k): show(v, depth + 1) for k, v in value.items()}
+    if depth < 4 and isinstance(value, (set, frozenset)):
+        return sorted(repr(show(v, depth + 1)) for v in value)
+    if isinstance(value, (torch.dtype, torch.Size)):
+        return str(value)
+    if isinstance(value, torch.device):
+        return value.type
+    fields = getattr(type(value), "__dataclass_fields__", None)
+    if fields is not None and depth < 4:
+        return {name: show(getattr(value, name, None), depth + 1) for name in fields}
+    return f"<{type(value).__module__}.{type(value).__qualname__}>"
+
+
+def _module_attributes(state: State) -> Fields:
+    """Each module's class and its plain attributes: `self.eps`, a config, a flag."""
+    fields: Fields = {}
+    for name, module in state.modules:
+        own = {
+            key: show(value)
+            for key, value in module.__dict__.items()
+            if not key.startswith("_") and not isinstance(value, torch.Tensor) and key != "training"
+        }
+        hooks = [k for k in ("_forward_hooks", "_forward_pre_hooks") if module.__dict__.get(k)]
+        fields[f"module {name}"] = {"class": type(module).__qualname__, **own, "hooks": hooks}
+    for name, optimizer in state.optimizers:
+        fields[f"optimizer {name}"] = type(optimizer).__qualname__
+    return fields
+
+
+def _versions(found: Reach) -> Fields:
+    fields: Fields = {"version lockstep": __version__, "version python": platform.python_version()}
+    fields |= {f"version {k}": v for k, v in basic_requires(()).items() if k != "ops"}
+    fields["machine"] = platform.machine()
+    owners = metadata.packages_distributions()
+    for package in sorted(found.libraries - {"torch", "lockstep", "builtins"}):
+        for distribution in sorted(set(owners.get(package, []))):
+            fields[f"version {distribution}"] = metadata.version(distribution)
+    return fields
+
+
+def _globals() -> Fields:
+    return {
+        "flag deterministic": torch.are_deterministic_algorithms_enabled(),
+        "flag matmul precision": torch.get_float32_matmul_precision(),
+        "flag default dtype": str(torch.get_default_dtype()),
+    }

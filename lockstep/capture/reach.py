@@ -1,0 +1,150 @@
+"""The code and the Python values that a step can reach, found without running it.
+
+The walk follows names: from the step and the classes of its modules to the user functions, classes
+and values that they mention. Libraries are not walked; they are named, for their versions.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, field
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+
+from lockstep.capture.binding import Call, Step, names_in
+from lockstep.capture.origin import is_user_file
+from lockstep.capture.state import State
+
+_SITE = os.sep + "site-packages" + os.sep
+_PLAIN = (int, float, complex, str, bytes, type(None), list, dict, set, tuple)
+_LIMIT = 5000  # of functions and classes: a bound on the walk, far above any training script
+
+
+@dataclass
+class Reach:
+    """What a step reaches.
+
+    `functions` and `classes` are user code by qualified name; `values` are the plain values in
+    globals, closures and defaults by "module:name", with the mapping that holds each (None for a
+    closure); `libraries` are top-level package names.
+    """
+
+    functions: dict[str, FunctionType] = field(default_factory=dict)
+    classes: dict[str, type] = field(default_factory=dict)
+    values: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    libraries: set[str] = field(default_factory=set)
+    opaque: set[str] = field(default_factory=set)
+
+
+def reach(step: Step, call: Call, state: State) -> Reach:
+    """Walk from a step and everything in its call."""
+    walk = _Walk()
+    walk.add(step.name, step.function)
+    for name, module in state.modules:
+        walk.add(name, type(module))
+        if isinstance(module.__dict__.get("forward"), (FunctionType, MethodType)):
+            walk.add(f"{name}.forward", module.__dict__["forward"])
+    for name, obj in call.objects.items():
+        walk.add(name, type(obj))
+    for _, optimizer in state.optimizers:
+        walk.add("optimizer", type(optimizer))
+    return walk.run()
+
+
+class _Walk:
+    def __init__(self) -> None:
+        self.found = Reach()
+        self._todo: list[tuple[str, Any]] = []
+        self._seen: set[int] = set()
+
+    def add(self, name: str, value: Any) -> None:
+        self._todo.append((name, value))
+
+    def run(self) -> Reach:
+        while self._todo and len(self._seen) < _LIMIT:
+            name, value = self._todo.pop()
+            if id(value) in self._seen:
+                continue
+            self._seen.add(id(value))
+            self._visit(name, value)
+        return self.found
+
+    def _visit(self, name: str, value: Any) -> None:
+        if isinstance(value, MethodType):
+            value = value.__func__
+        value = getattr(value, "__wrapped__", value)
+        if isinstance(value, FunctionType):
+            self._function(value)
+        elif isinstance(value, type):
+            self._class(value)
+
+    def _function(self, function: FunctionType) -> None:
+        if not _is_users(function.__code__.co_filename):
+            self._library(function.__module__)
+            return
+        label = f"{function.__module__}.{function.__qualname__}"
+        self.found.functions[label] = function
+        for name, cell in zip(
+            function.__code__.co_freevars, function.__closure__ or (), strict=False
+        ):
+            try:
+                self._value(f"{label}:{name}", name, cell.cell_contents, None)
+            except ValueError:
+                continue
+        names = names_in(function.__code__)
+        for name in names:
+            if name in function.__globals__:
+                value = function.__globals__[name]
+                self._value(f"{function.__module__}:{name}", name, value, function.__globals__)
+                if isinstance(value, ModuleType):
+                    self._through_module(value, names)
+
+    def _through_module(self, module: ModuleType, names: list[str]) -> None:
+        """`helpers.scale(...)`: what a user's module holds under the names that the code mentions."""
+        file = getattr(module, "__file__", None)
+        if file is None or not _is_users(file):
+            self._library(module.__name__)
+            return
+        for name in names:
+            if name in vars(module):
+                self._value(f"{module.__name__}:{name}", name, vars(module)[name], vars(module))
+
+    def _class(self, cls: type) -> None:
+        for base in cls.__mro__:
+            module = sys.modules.get(base.__module__)
+            file = getattr(module, "__file__", None)
+            if file is None or not _is_users(file):
+                self._library(base.__module__)
+                continue
+            label = f"{base.__module__}.{base.__qualname__}"
+            self.found.classes[label] = base
+            for name, value in vars(base).items():
+                inner = getattr(value, "__func__", getattr(value, "fget", value))
+                if isinstance(inner, FunctionType):
+                    self.add(name, inner)
+                elif isinstance(value, _PLAIN) and not name.startswith("__"):
+                    self.found.values[f"{label}:{name}"] = (value, None)
+
+    def _value(self, label: str, name: str, value: Any, mapping: Any) -> None:
+        if isinstance(value, (FunctionType, MethodType, type)):
+            self.add(name, value)
+        elif isinstance(value, _PLAIN):
+            self.found.values[label] = (value, mapping)
+        elif isinstance(value, (ModuleType, torch.nn.Module, torch.Tensor, torch.optim.Optimizer)):
+            return
+        elif callable(value) and hasattr(value, "__wrapped__"):
+            self.add(name, value)
+        else:
+            self.found.opaque.add(f"{label}: {type(value).__module__}.{type(value).__qualname__}")
+
+    def _library(self, module: str | None) -> None:
+        if module:
+            self.found.libraries.add(module.partition(".")[0])
+
+
+def _is_users(filename: str) -> bool:
+    """Source that changes with the user's project: not installed packages, not Python, not torch."""
+    return is_user_file(filename) and _SITE not in filename

@@ -1,0 +1,197 @@
+"""The key of a variant: everything that could make the next call another program.
+
+It is checked at every call, so it is a tuple of cheap reads. What is cheaper to compare than to
+read anew (identities, Python attributes) is held by `Bound` and only rebuilt when something moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from lockstep.build.fingerprint import show
+from lockstep.capture.binding import Call, Step, describe
+from lockstep.capture.reach import reach
+from lockstep.capture.state import State, collect
+
+_SCALAR = (bool, int, float, str, type(None))
+
+
+class Bound:
+    """The state below a call's roots, as found once, and the means to see that it still holds.
+
+    Args:
+        step, call: as taken apart for a call; later calls with the same roots reuse this.
+    """
+
+    def __init__(self, step: Step, call: Call) -> None:
+        self.state: State = collect(call)
+        self.roots = tuple(map(id, call.roots.values()))
+        self.objects = dict(call.objects)
+        self._slots = [(h.mapping, h.key, s.tensor) for s in self.state.slots for h in s.holders]
+        self._sizes = [(m, len(m)) for m in _mappings(self.state, call)]
+        self._watched = list(_watched(step, call, self.state))
+        self.parameters = [slot.tensor for slot in self.state.parameters]
+        self._modules = [module for _, module in self.state.modules]
+        self.signature = (_layout(self.state), tuple(show_value(v) for *_, v in self._watched))
+
+    def holds(self, call: Call) -> bool:
+        """Whether this state is still what lies below the call's roots."""
+        if tuple(map(id, call.roots.values())) != self.roots:
+            return False
+        for mapping, key, tensor in self._slots:
+            if mapping.get(key) is not tensor:
+                return False
+        for mapping, size in self._sizes:
+            if len(mapping) != size:
+                return False
+        for mapping, key, value in self._watched:
+            now = mapping.get(key)
+            if now is not value and now != value:
+                return False
+        return True
+
+    def key(self, call: Call) -> tuple[Any, ...]:
+        """The variant's key for this call; hashable."""
+        return (
+            call.spec,
+            self._leaves(call),
+            self.signature,
+            tuple([(p.requires_grad, p.grad is None, p.shape, p.dtype) for p in self.parameters]),
+            tuple([module.training for module in self._modules]),
+            modes(),
+        )
+
+    def _leaves(self, call: Call) -> tuple[Any, ...]:
+        seen: dict[int, int] = {id(p): -i for i, p in enumerate(self.parameters, 1)}
+        found = []
+        for i, leaf in enumerate(call.leaves):
+            if isinstance(leaf, torch.Tensor):
+                first = seen.setdefault(id(leaf), i)
+                found.append(
+                    (first, leaf.shape, leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad)
+                )
+            elif isinstance(leaf, float):
+                found.append((float,))
+            elif isinstance(leaf, _SCALAR):
+                found.append((type(leaf), leaf))
+            else:
+                found.append((id(leaf),))
+        return tuple(found)
+
+
+def modes() -> tuple[Any, ...]:
+    """The ambient modes that change what operations do."""
+    kinds = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+    casts = [torch.get_autocast_dtype(k) if torch.is_autocast_enabled(k) else None for k in kinds]
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.are_deterministic_algorithms_enabled(),
+        *casts,
+    )
+
+
+def contract(call: Call, bound: Bound) -> dict[str, Any]:
+    """The key in words, the same on every rank: what the ranks agree on and an error names.
+
+    Returns:
+        Field -> JSON value; "tokens": "i64[4, 64]", "model.norm.weight": "f32[64] needs grad".
+    """
+    fields: dict[str, Any] = {}
+    for name, leaf in zip(call.names, call.leaves, strict=True):
+        fields[name] = _leaf_words(leaf)
+    same: dict[int, str] = {}
+    for name, leaf in zip(call.names, call.leaves, strict=True):
+        if isinstance(leaf, torch.Tensor) and same.setdefault(id(leaf), name) != name:
+            fields[name] += f", the same tensor as {same[id(leaf)]}"
+    for slot in bound.state.slots:
+        fields[slot.name] = _slot_words(slot)
+    for name, module in bound.state.modules:
+        fields[f"{name}.training"] = module.training
+    fields["argument tree"] = str(call.spec)
+    names = ("grad", "inference", "deterministic", "autocast cpu", "autocast cuda")
+    for name, value in zip(names, modes(), strict=False):
+        fields[f"mode {name}"] = value if isinstance(value, bool) else str(value)
+    for name, optimizer in bound.state.optimizers:
+        for g, group in enumerate(optimizer.param_groups):
+            baked = {k: show(v) for k, v in group.items() if k not in ("params", "lr", "betas")}
+            fields[f"{name}.group{g}"] = {k: v for k, v in baked.items() if not k.endswith("_lr")}
+    return fields
+
+
+def _leaf_words(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        words = describe(leaf)
+        if not leaf.is_contiguous():
+            words += f" strides {list(leaf.stride())}"
+        return words + (" needs grad" if leaf.requires_grad else "")
+    if isinstance(leaf, float):
+        return "a float, read at each call"
+    return show(leaf)
+
+
+def _slot_words(slot: Any) -> str:
+    tensor = slot.tensor
+    words = _leaf_words(tensor)
+    if slot.kind == "param" and tensor.requires_grad:
+        words += ", no .grad" if tensor.grad is None else ", has .grad"
+    ties = [holder.name for holder in slot.holders[1:]]
+    return words + (f", tied to {', '.join(ties)}" if ties else "")
+
+
+def _layout(state: State) -> tuple[Any, ...]:
+    return tuple(
+        (
+            tuple(h.name for h in slot.holders),
+            slot.kind,
+            slot.tensor.shape,
+            slot.tensor.stride(),
+            slot.tensor.dtype,
+            slot.tensor.device.type,
+        )
+        for slot in state.slots
+    )
+
+
+def _mappings(state: State, call: Call) -> Iterator[Any]:
+    for _, module in state.modules:
+        yield module._parameters
+        yield module._buffers
+        yield module._modules
+        yield module.__dict__
+    for obj in call.objects.values():
+        if hasattr(obj, "__dict__"):
+            yield vars(obj)
+
+
+def _watched(step: Step, call: Call, state: State) -> Iterator[tuple[Any, Any, Any]]:
+    """Plain Python values that the trace may read: (mapping, key, value) of each."""
+    for _, module in state.modules:
+        for key, value in module.__dict__.items():
+            if isinstance(value, _SCALAR) and key != "training" and not key.startswith("_"):
+                yield module.__dict__, key, value
+    for obj in call.objects.values():
+        for key, value in getattr(obj, "__dict__", {}).items():
+            if isinstance(value, _SCALAR):
+                yield vars(obj), key, value
+    for label, (value, mapping) in reach(step, call, state).values.items():
+        if mapping is not None and isinstance(value, _SCALAR):
+            yield mapping, label.rpartition(":")[2], value
+    for _, optimizer in state.optimizers:
+        for group in optimizer.param_groups:
+            for key, value in group.items():
+                if isinstance(value, _SCALAR) and key not in (
+                    "lr",
+                    "initial_lr",
+                    "max_lr",
+                    "min_lr",
+                ):
+                    yield group, key, value
+
+
+def show_value(value: Any) -> Any:
+    """A scalar with its type, since 1, 1.0 and True are equal but are other programs."""
+    return type(value), value

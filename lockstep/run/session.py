@@ -1,0 +1,121 @@
+"""This process' part in the job: its fleet, its store of artifacts, its journal. Made once."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from lockstep import _compat
+from lockstep.fleet.fleet import Fleet
+from lockstep.fleet.hooks import install_hooks
+from lockstep.fleet.stores import ArtifactStore
+from lockstep.journal import Journal
+from lockstep.run.modes import mode
+from lockstep.spmd.mesh import default_device_type, start_process_group
+
+WAIT_S = 300.0
+
+
+@dataclass
+class Session:
+    """What all compiled steps of a process share.
+
+    `folder` is the run's folder, which holds one journal a rank; its name is rank 0's choice.
+    """
+
+    rank: int
+    world: int
+    fleet: Fleet
+    journal: Journal
+    folder: Path
+
+    def store(self, url: str | os.PathLike[str] | None) -> ArtifactStore:
+        """The store at a path; by default `$LOCKSTEP_STORE`, else `~/.cache/lockstep`."""
+        url = url or os.environ.get("LOCKSTEP_STORE") or Path.home() / ".cache" / "lockstep"
+        return ArtifactStore(url, rank=self.rank)
+
+    def say(self, text: str) -> None:
+        """Print a line for the user, from this rank."""
+        from lockstep.fleet.say import say
+
+        say(self.rank, text)
+
+
+_session: Session | None = None
+
+
+def session() -> Session:
+    """The process' session, begun at the first call. Collective at that call: all ranks make it."""
+    global _session
+    if _session is None:
+        _session = _begin()
+    return _session
+
+
+def _begin() -> Session:
+    start_process_group(default_device_type())
+    rank, world = dist.get_rank(), dist.get_world_size()
+    local, local_world = _number("LOCAL_RANK", rank), _number("LOCAL_WORLD_SIZE", world)
+    run = (
+        f"{os.environ.get('TORCHELASTIC_RUN_ID', 'run')}/{_number('TORCHELASTIC_RESTART_COUNT', 0)}"
+    )
+    store = _compat.default_store() if world > 1 else None
+    folder = _folder(store, run, rank)
+    device = default_device_type()
+    journal = Journal(
+        folder / f"rank-{rank:05d}.jsonl",
+        rank,
+        world=world,
+        torch=str(torch.__version__),
+        device=device,
+        devices=torch.accelerator.device_count() if device != "cpu" else os.cpu_count(),
+        index=torch.accelerator.current_device_index() if device != "cpu" else None,
+        flag=torch.compiler.config.compile_on_one_rank,
+        mode=mode(),
+    )
+    fleet = Fleet(
+        store,
+        rank,
+        world,
+        run,
+        node=_number("GROUP_RANK", rank // max(local_world, 1)),
+        local_rank=local,
+        nodes=-(-world // max(local_world, 1)),
+        journal=journal,
+    )
+    install_hooks(fleet)
+    atexit.register(fleet.close)
+    journal.event("start", pid=os.getpid())
+    return Session(rank, world, fleet, journal, folder)
+
+
+def _number(name: str, default: int) -> int:
+    value = os.environ.get(name, "")
+    return int(value) if value.isdigit() else default
+
+
+def _folder(store: dist.Store | None, run: str, rank: int) -> Path:
+    """`$LOCKSTEP_RUNS/<start>`, by default below `./runs`; "latest" links to it."""
+    root = Path(os.environ.get("LOCKSTEP_RUNS", "runs"))
+    name = time.strftime("%Y%m%d-%H%M%S") + f"-{os.getpid()}"
+    if store is not None:
+        from datetime import timedelta
+
+        key = f"lockstep/{run}/folder"
+        if rank == 0:
+            store.set(key, name)
+        store.wait([key], timedelta(seconds=WAIT_S))
+        name = store.get(key).decode()
+    if rank == 0:
+        (root / name).mkdir(parents=True, exist_ok=True)
+        link = root / f".latest-{os.getpid()}"
+        link.unlink(missing_ok=True)
+        link.symlink_to(name)
+        link.replace(root / "latest")
+    return root / name
