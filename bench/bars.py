@@ -1,0 +1,115 @@
+"""What the project claims, each by the command that shows it, as one table.
+
+    python -m bench.bars                 # all of them
+    python -m bench.bars --only startup  # those whose line or command holds a word
+
+A command shows its line when it exits with 0; what it prints last is its figure.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).parent.parent
+TAIL = 30  # lines of a failing command's output that are shown
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One claim, the words after `python` that show it, and how long they may take."""
+
+    line: str
+    command: str
+    limit_s: float = 1200.0
+
+
+BARS = [
+    Bar(
+        "make demo: rank 0 builds, rank 1 loads, the loss ends below a bigram table's",
+        "-m bench.demo",
+    ),
+    Bar(
+        "bad input: the error's text on every rank, every process gone", "-m pytest -q tests/ranks"
+    ),
+    Bar("make test is green", "-m pytest -q --ignore tests/ranks"),
+    Bar("graph is bitwise equal to eager, inductor to itself", "-m tests.bitwise --ranks 2 4"),
+    Bar("a step takes at most 1.03 times torch.compile's time", "bench/step.py"),
+    Bar(
+        "N ranks start for the price of one, a restart is nearly free",
+        "bench/startup.py --ranks 4",
+        3600,
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command came to: its exit code, its seconds and all it printed."""
+
+    code: int
+    seconds: float
+    text: str
+
+    @property
+    def last_line(self) -> str:
+        """Return the last line with anything on it, without a frame of signs around it."""
+        lines = [line.strip(" =\t") for line in self.text.splitlines()]
+        return next((line for line in reversed(lines) if line), "")
+
+
+def run(command: str, limit_s: float = 1200.0) -> Outcome:
+    """Run `python <command>` at the root of the repository; at its limit it counts as failed."""
+    start = time.perf_counter()
+    try:
+        done = subprocess.run(
+            [sys.executable, *command.split()],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=ROOT,
+            timeout=limit_s,
+        )
+        code, text = done.returncode, done.stdout
+    except subprocess.TimeoutExpired:
+        code, text = 124, f"stopped after {limit_s:.0f} s"
+    return Outcome(code, time.perf_counter() - start, text)
+
+
+def table(rows: list[tuple[Bar, Outcome]]) -> Table:
+    """Return the outcomes as one table, the longest last."""
+    made = Table("", "line", "command", "seconds", "last words", title="What is claimed")
+    for bar, outcome in sorted(rows, key=lambda row: row[1].seconds):
+        mark = "[red]FAIL[/]" if outcome.code else "[green]pass[/]"
+        seconds = f"{outcome.seconds:.1f}"
+        made.add_row(mark, bar.line, f"python {bar.command}", seconds, outcome.last_line)
+    return made
+
+
+def main(only: str = "") -> int:
+    """Run the commands and print the table.
+
+    Args:
+        only: run those alone whose line or command holds this word.
+    """
+    console, rows = Console(), []
+    for bar in BARS:
+        if only not in bar.line and only not in bar.command:
+            continue
+        console.print(f"python {bar.command}", style="dim")
+        rows.append((bar, run(bar.command, bar.limit_s)))
+        if rows[-1][1].code:
+            console.print("\n".join(rows[-1][1].text.splitlines()[-TAIL:]), markup=False)
+    console.print(table(rows))
+    return 1 if not rows or any(outcome.code for _, outcome in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(tyro.cli(main))
