@@ -11,7 +11,6 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-
 # -- process groups (torch 2.14) -------------------------------------------------------------------
 
 
@@ -180,7 +179,7 @@ def group_resolvers() -> tuple[Any, Any, Any]:
 
 
 def is_impure_op(target: Any) -> bool:
-    """Whether a graph call must stay although nothing reads it: it writes, draws or communicates."""
+    """Whether a graph call must stay though nothing reads it: it writes, draws, communicates."""
     import torch
 
     if not isinstance(target, torch._ops.OpOverload):
@@ -222,3 +221,94 @@ def is_tracing() -> bool:
 
     module = sys.modules.get("torch.fx.experimental.proxy_tensor")
     return module is not None and module.get_proxy_mode() is not None
+
+
+# --- build and run: the inductor back end (torch 2.14.1) ----------------------------------------
+
+# A generated module that names one of these can't run where the compiler is not imported.
+PRIVATE_PACKAGES = ("torch._inductor", "torch._dynamo", "torch._functorch")
+
+# What generated modules import from private places and Lockstep's loader gives in their stead.
+STAND_INS = frozenset({"extern_kernels", "assert_tensor_metadata", "align", "empty_strided"})
+
+# `extern_kernels.<name>` of generated code -> the torch function Inductor registers under the name
+# (ExternKernelChoice in torch/_inductor/kernel/*.py).
+EXTERN_KERNELS = {
+    "mm": "mm",
+    "addmm": "addmm",
+    "bmm": "bmm",
+    "baddbmm": "baddbmm",
+    "convolution": "convolution",
+    "_int_mm": "_int_mm",
+    "_scaled_mm": "_scaled_mm",
+    "_grouped_mm": "_grouped_mm",
+}
+
+
+@contextlib.contextmanager
+def inductor_options(options: dict[str, Any]) -> Iterator[None]:
+    """Inductor's options and compile_on_one_rank for a block; the user's come back after it."""
+    import torch
+    import torch._inductor.config as config
+
+    with config.patch(options), torch.compiler.config.patch(compile_on_one_rank=True):
+        yield
+
+
+def compile_to_python(gm: Any, fakes: list[Any]) -> str:
+    """AOTAutograd and Inductor of one graph, as the text of one module that defines `call`.
+
+    New in 2.14, behind `torch.compiler.precompile`. Its shapes mode is "from_example_inputs" unless
+    a placeholder is symbolic, and that dies on scalars read from tensors (`.item()`): so it is told
+    that the graph is dynamic, which keeps the graph's own fake mode and changes no static shape.
+    """
+    import torch._functorch._aot_autograd.to_standalone_python as module
+
+    with module._COMPILE_LOCK:
+        saved = module._graph_has_dynamic_shapes
+        module._graph_has_dynamic_shapes = lambda gm: True
+        try:
+            return module.compile_to_python(gm, fakes)[0]
+        finally:
+            module._graph_has_dynamic_shapes = saved
+
+
+def built_library(argtypes: list[str], source: str) -> str:
+    """The path of the library that Inductor built in this process from a kernel's source."""
+    from torch._inductor.codecache import CppPythonBindingsCodeCache
+
+    return CppPythonBindingsCodeCache.load_pybinding(argtypes, source).__self__.__file__
+
+
+def is_machine_trouble(error: BaseException | None) -> bool:
+    """Whether an error, or what caused it, is a missing compiler, a full disk, or too little memory."""
+    from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
+
+    signs = ("No space left", "Killed", "Disk quota", "cannot execute", "out of memory")
+    while error is not None:
+        if isinstance(error, (InvalidCxxCompiler, OSError, MemoryError)):
+            return True
+        if isinstance(error, CppCompileError) and any(sign in str(error) for sign in signs):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def tensor_pointer_address() -> int:
+    """Where generated C++ finds the function that reads a tensor's data pointer; it has no other
+    link to torch (CppPythonBindingsCodeCache in torch/_inductor/codecache.py)."""
+    import torch
+
+    return torch._C._dynamo.guards._torchinductor_pyobject_tensor_data_ptr
+
+
+def assert_size_stride(tensor: Any, size: Any, stride: Any, name: str | None) -> None:
+    """The C++ check that generated code makes of an operator's result."""
+    import torch
+
+    torch._C._dynamo.guards.assert_size_stride(tensor, size, stride, name)
+
+
+def storage_identity(tensor: Any) -> int:
+    """A number that two tensors share where they share memory; fake tensors have no data pointer."""
+    return tensor.untyped_storage()._cdata

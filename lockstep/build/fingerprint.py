@@ -68,7 +68,7 @@ def digest(fields: Fields) -> str:
 
 
 def differences(wanted: Fields, got: Fields) -> list[tuple[str, Any, Any]]:
-    """Every field in which two fingerprints differ: (field, wanted, got); "-" where it is missing."""
+    """Every field in which two fingerprints differ: (field, wanted, got), "-" where missing."""
     names = sorted({*wanted, *got})
     rows = [(name, wanted.get(name, "-"), got.get(name, "-")) for name in names]
     return [row for row in rows if row[1] != row[2]]

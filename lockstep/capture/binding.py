@@ -6,19 +6,21 @@ names it closes over, and the globals it mentions.
 
 from __future__ import annotations
 
+import dis
+import functools
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import CodeType, FunctionType, MethodType
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch.utils import _pytree as pytree
 
 from lockstep.errors import CaptureError
 
-Root = torch.nn.Module | torch.optim.Optimizer
+Root: TypeAlias = torch.nn.Module | torch.optim.Optimizer
 
 
 @dataclass
@@ -54,7 +56,7 @@ class Step:
         self._leaf_names: dict[tuple[Any, ...], list[str]] = {}
 
     @cached_property
-    def plain(self) -> FunctionType:
+    def plain(self) -> Any:
         """The function itself, without what decorators and methods wrap around it."""
         inner: Any = inspect.unwrap(self.function)
         return inner.__func__ if isinstance(inner, MethodType) else inner
@@ -73,7 +75,7 @@ class Step:
         bound = getattr(self.function, "__self__", None)
         if bound is not None:
             yield "self", bound
-        for name in names_in(code):
+        for name in globals_in(code):
             if name in self.plain.__globals__ and name not in seen:
                 yield name, self.plain.__globals__[name]
 
@@ -107,6 +109,22 @@ class Step:
                 for path, _ in pytree.tree_flatten_with_path((args, kwargs))[0]
             ]
         return self._leaf_names[key]
+
+
+@functools.cache
+def globals_in(code: CodeType) -> tuple[str, ...]:
+    """The globals that a code object and those inside it read; attributes of the same name are not.
+
+    A script's own `loss = train_step(...)` is not what the step means by `ls.loss`.
+    """
+    reads = [i.argval for i in dis.get_instructions(code) if i.opname in _READS_GLOBAL]
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            reads += globals_in(constant)
+    return tuple(dict.fromkeys(reads))
+
+
+_READS_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
 
 
 def names_in(code: CodeType) -> list[str]:
@@ -154,12 +172,12 @@ def _sort(call: Call, name: str, leaf: Any) -> None:
 
 
 def _is_plain_value(leaf: Any) -> bool:
-    plain = (int, float, complex, str, bytes, type, torch.dtype, torch.device, torch.Size)
-    return leaf is None or isinstance(leaf, plain) or callable(leaf) and not isinstance(leaf, Root)
+    plain = (int, float, complex, str, bytes, type, type(None), torch.dtype, torch.device)
+    return isinstance(leaf, plain) or (callable(leaf) and not isinstance(leaf, Root))
 
 
 def _closed_over(step: Step, name: str, value: torch.Tensor) -> CaptureError:
-    from lockstep.capture.obstacles import line_that_mentions
+    from lockstep.capture.source import line_that_mentions
 
     return CaptureError(
         f"the step {step.name} closes over the tensor {name}",

@@ -156,7 +156,7 @@ class _Capture:
             with _quiet_random(), _compat.tracing(self.mode), _compat.one_rank_flag():
                 gm = _compat.make_fx(flat_step, self.fakes)
         except Exception as error:
-            python.restore()
+            python.undo()
             explained = explain(error)
             if explained is None or explained is error:
                 raise

@@ -1,4 +1,4 @@
-"""What a capture gives: one flat graph, what goes in, what comes out, and where each node is from."""
+"""What a capture gives: one flat graph, what goes in and comes out, and where each node is from."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch.utils import _pytree as pytree
 class InputSpec:
     """One graph input.
 
-    `kind`: "param", "buffer", "attr", "state" (optimizer), "grad", "arg", or "float" (a Python float
-    that is passed as a 0-dim float64 tensor). `ties` are the other names of the same tensor.
+    `kind`: "param", "buffer", "attr", "state" (optimizer), "grad", "arg", or "float" (a Python
+    float, passed as a 0-dim float64 tensor). `ties` are the other names of the same tensor.
     """
 
     name: str

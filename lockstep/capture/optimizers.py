@@ -16,8 +16,8 @@ import torch
 from lockstep.capture.state import Holder, Scalar, Slot, State
 from lockstep.errors import CaptureError
 
-# Floats that schedulers change at each step: read anew at every call. The others are baked, are part
-# of the variant's key, and stay usable in branches such as `if weight_decay != 0`.
+# Floats that schedulers change at each step: read anew at every call. The others are baked, are
+# part of the variant's key, and stay usable in branches such as `if weight_decay != 0`.
 _LIFTED = ("lr", "betas")
 _ZERO_START = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD)
 
@@ -28,7 +28,7 @@ def add_optimizer(
     """Add an optimizer's state tensors and scalars, making the state where it is missing.
 
     Raises:
-        CaptureError: it holds a parameter of no reached module, or its kind cannot start from zeros.
+        CaptureError: it holds a parameter of no reached module, or cannot start from zeros.
     """
     if any(known_optimizer is optimizer for _, known_optimizer in state.optimizers):
         return
@@ -69,7 +69,7 @@ def _refuse_foreign(known: dict[int, Slot], name: str, optimizer: torch.optim.Op
 
 
 def _start_state(name: str, optimizer: torch.optim.Optimizer) -> None:
-    """Create missing state: one step with zero gradients on frozen values, then zeros everywhere."""
+    """Create missing state: one step with zero gradients, undone, and then zeros everywhere."""
     parameters = [p for g in optimizer.param_groups for p in g["params"] if p.requires_grad]
     fresh = [p for p in parameters if not optimizer.state.get(p)]
     if not fresh:

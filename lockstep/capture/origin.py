@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from lockstep import _compat
 from lockstep.capture.hooks import swapped
@@ -52,11 +51,11 @@ def is_user_file(filename: str) -> bool:
 @functools.cache
 def short_path(filename: str) -> str:
     """A file's path below the import root it belongs to: the same on every machine."""
-    roots = sorted({os.getcwd(), *(os.path.abspath(p) for p in sys.path)}, key=len, reverse=True)
+    roots = sorted({str(Path(p).absolute()) for p in (".", *sys.path)}, key=len, reverse=True)
     for root in roots:
         if filename.startswith(root + os.sep):
             return filename[len(root) + 1 :]
-    return os.path.basename(filename)
+    return Path(filename).name
 
 
 def user_frame(frame: FrameType | None, stop: FrameType | None = None) -> FrameType | None:
@@ -180,8 +179,3 @@ def _tag(nodes: list[Any], origin: Origin) -> None:
             continue
         node.metadata[META] = origin
         nodes.extend(parent for parent, _ in node.next_functions)
-
-
-def leaves_of(tree: Any) -> list[Any]:
-    """The leaves of any pytree."""
-    return pytree.tree_leaves(tree)

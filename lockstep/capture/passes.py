@@ -15,7 +15,7 @@ from lockstep.errors import CaptureError
 
 
 def clean(gm: torch.fx.GraphModule) -> None:
-    """Inline scalar constants, name groups by axis, drop dead code, free the graph of device indices."""
+    """Inline constants, name groups by axis, drop dead code, forget device indices."""
     inline_constants(gm)
     name_groups(gm)
     gm.graph.eliminate_dead_code(is_impure_node=_must_stay)

@@ -1,4 +1,4 @@
-"""Python state that a step changes: counters, lists, attributes, closures.
+"""Python state that a step changes: counters, lists, attributes, closures, globals.
 
 A program that is replayed does not run the Python around it, so a change would happen once, while
 tracing, and never again. It is seen by comparing before and after, undone, and refused at its line.
@@ -14,26 +14,25 @@ from typing import Any
 import torch
 
 from lockstep.capture.binding import Call, Step
-from lockstep.capture.obstacles import line_that_changes
+from lockstep.capture.reach import Reach, reach
+from lockstep.capture.source import line_that_changes
 from lockstep.capture.state import State
 from lockstep.errors import CaptureError
 
 _DEPTH = 3
 _SCALARS = (int, float, complex, str, bytes, type(None))
+_CONTAINERS = (list, dict, set, tuple)
 # What torch itself keeps in modules and optimizers, and changes as it runs.
-_TORCHS = ("_opt_called", "_step_count", "_optimizer_step_pre_hooks", "_parameters", "_buffers")
+_TORCHS = ("_opt_called", "_step_count", "_parameters", "_buffers", "state")
 
 
-@dataclass
-class _Place:
-    """One mapping of names to values that the step can reach."""
+@dataclass(frozen=True)
+class Change:
+    """One change: the name of what changed, and its value before and after, shown short."""
 
-    owner: str
-    mapping: Any
-    code_owner: Any
-
-    def names(self) -> list[Any]:
-        return [k for k in self.mapping if k not in _TORCHS]
+    name: str
+    before: str
+    after: str
 
 
 class PythonState:
@@ -43,12 +42,19 @@ class PythonState:
     """
 
     def __init__(self, step: Step, call: Call, state: State) -> None:
+        self._reach = reach(step, call, state)
         self._step = step
-        self._places = list(_places(step, call, state))
-        self._cells = _cells(step)
-        self._before = [{k: _frozen(p.mapping[k]) for k in p.names()} for p in self._places]
-        self._cells_before = [_frozen(cell.cell_contents) for _, cell in self._cells]
+        self._places = list(_places(call, state, self._reach))
+        self._before = [{k: _frozen(m[k]) for k in _names(m)} for _, m in self._places]
         self._random = random.getstate()
+
+    def undo(self) -> list[Change]:
+        """Put everything back as it was; returns what had changed."""
+        changes = list(self._changes())
+        if random.getstate() != self._random:
+            random.setstate(self._random)
+            changes.append(Change("random", "a state of Python's generator", "another"))
+        return changes
 
     def refuse_changes(self) -> None:
         """Undo every change and refuse it.
@@ -56,30 +62,16 @@ class PythonState:
         Raises:
             CaptureError: the step changed Python state; all changes are named.
         """
-        changes = self._undo()
+        changes = self.undo()
         if not changes:
             return
-        self._refuse(changes)
-
-    def restore(self) -> None:
-        """Undo every change in silence: the trace failed for another reason."""
-        self._undo()
-
-    def _undo(self) -> list[tuple[str, str, str, Any]]:
-        changes = list(self._changes())
-        if random.getstate() != self._random:
-            random.setstate(self._random)
-            changes.append(("random", "a draw from Python's random", "", self._step.plain))
-        return changes
-
-    def _refuse(self, changes: list[tuple[str, str, str, Any]]) -> None:
-        first, rest = changes[0], changes[1:]
+        first = changes[0]
+        others = ", ".join(change.name for change in changes[1:])
         raise CaptureError(
-            f"the step changes Python state: {first[0]}",
-            where=line_that_changes(first[3], first[0].rpartition(".")[2], self._step.plain),
-            got=f"{first[1]} -> {first[2]}" if first[2] else first[1],
-            why="a compiled step does not run its Python again: this would happen once and never more"
-            + (f"\nalso: {', '.join(c[0] for c in rest)}" if rest else ""),
+            f"the step changes Python state: {first.name}",
+            where=self.line_of(first),
+            got=f"{first.before} -> {first.after}" + (f"\nalso: {others}" if others else ""),
+            why="a compiled step does not run its Python again: it would happen once, then never",
             fix=[
                 "do it outside the step, around the call",
                 "keep it in a tensor: register_buffer(...) and an in-place update",
@@ -87,21 +79,24 @@ class PythonState:
             ],
         )
 
-    def _changes(self) -> Iterator[tuple[str, str, str, Any]]:
-        for place, before in zip(self._places, self._before, strict=True):
-            for key in {*before, *place.names()}:
+    def line_of(self, change: Change) -> str | None:
+        """The "file:line" that makes a change."""
+        sources = [self._step.plain, *self._reach.functions.values(), *self._reach.classes.values()]
+        name = change.name.rpartition(".")[2].rpartition(":")[2]
+        return line_that_changes(sources, name)
+
+    def _changes(self) -> Iterator[Change]:
+        for (owner, mapping), before in zip(self._places, self._before, strict=True):
+            for key in list(dict.fromkeys([*before, *_names(mapping)])):
                 old = before.get(key, _MISSING)
-                new = _frozen(place.mapping[key]) if key in place.mapping else _MISSING
+                new = _frozen(mapping[key]) if key in mapping else _MISSING
                 if _same(old, new):
                     continue
-                owner = f"{place.owner}.{key}" if place.owner else str(key)
-                yield owner, _show(old), _show(new), place.code_owner
-                _restore(place.mapping, key, old)
-        for (name, cell), old in zip(self._cells, self._cells_before, strict=True):
-            new = _frozen(cell.cell_contents)
-            if not _same(old, new):
-                yield name, _show(old), _show(new), self._step.plain
-                cell.cell_contents = _thawed(old)
+                yield Change(f"{owner}.{key}" if owner else str(key), _show(old), _show(new))
+                if old is _MISSING:
+                    del mapping[key]
+                else:
+                    mapping[key] = _thawed(old)
 
 
 class _Missing:
@@ -120,28 +115,36 @@ class _Frozen:
     items: list[tuple[Any, Any]]
 
 
-def _places(step: Step, call: Call, state: State) -> Iterator[_Place]:
-    for name, module in state.modules:
-        yield _Place(name, module.__dict__, type(module))
-    for name, obj in call.objects.items():
-        if hasattr(obj, "__dict__"):
-            yield _Place(name, vars(obj), type(obj))
-    for name, optimizer in state.optimizers:
-        yield _Place(name, optimizer.__dict__, type(optimizer))
-    reached = {n: v for n, v in step.reached() if n in step.plain.__globals__ and _watched(v)}
-    if reached:
-        yield _Place("", _Globals(step.plain.__globals__, reached), step.plain)
-    for name, leaf in zip(call.names, call.leaves, strict=True):
-        if isinstance(leaf, (list, dict, set)):
-            yield _Place("", {name: leaf}, step.plain)
+class _Cell:
+    """A closure's cell as a mapping of one name."""
+
+    def __init__(self, name: str, cell: Any) -> None:
+        self._name, self._cell = name, cell
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((self._name,))
+
+    def __contains__(self, key: str) -> bool:
+        return key == self._name
+
+    def __getitem__(self, key: str) -> Any:
+        return self._cell.cell_contents
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._cell.cell_contents = value
 
 
-class _Globals(dict):
-    """The globals that a step mentions, written through to the module they live in."""
+class _Live:
+    """A few names of a module's globals, read and written where they live."""
 
-    def __init__(self, live: dict[str, Any], reached: dict[str, Any]) -> None:
-        super().__init__(reached)
-        self._live = live
+    def __init__(self, live: dict[str, Any], names: list[str]) -> None:
+        self._live, self._own = live, names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._own)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._live
 
     def __getitem__(self, key: str) -> Any:
         return self._live[key]
@@ -149,64 +152,68 @@ class _Globals(dict):
     def __setitem__(self, key: str, value: Any) -> None:
         self._live[key] = value
 
+    def __delitem__(self, key: str) -> None:
+        del self._live[key]
 
-def _watched(value: Any) -> bool:
-    return isinstance(value, (*_SCALARS, list, dict, set, tuple))
+
+def _places(call: Call, state: State, found: Reach) -> Iterator[tuple[str, Any]]:
+    """Every mapping of names to Python values in reach: (what owns it, the mapping)."""
+    for name, module in state.modules:
+        yield name, module.__dict__
+    for name, obj in call.objects.items():
+        if hasattr(obj, "__dict__"):
+            yield name, vars(obj)
+    for name, optimizer in state.optimizers:
+        yield name, optimizer.__dict__
+    by_module: dict[int, tuple[dict[str, Any], list[str]]] = {}
+    for label, (_, mapping) in found.values.items():
+        if mapping is not None:
+            by_module.setdefault(id(mapping), (mapping, []))[1].append(label.rpartition(":")[2])
+    for mapping, names in by_module.values():
+        yield "", _Live(mapping, names)
+    for function in found.functions.values():
+        code, closure = function.__code__, function.__closure__ or ()
+        for name, cell in zip(code.co_freevars, closure, strict=True):
+            if _plain_cell(cell):
+                yield "", _Cell(name, cell)
 
 
-def _cells(step: Step) -> list[tuple[str, Any]]:
-    code, closure = step.plain.__code__, step.plain.__closure__ or ()
-    found = []
-    for name, cell in zip(code.co_freevars, closure, strict=False):
-        try:
-            if _watched(cell.cell_contents):
-                found.append((name, cell))
-        except ValueError:
-            continue
-    return found
+def _plain_cell(cell: Any) -> bool:
+    try:
+        return isinstance(cell.cell_contents, (*_SCALARS, *_CONTAINERS))
+    except ValueError:  # an empty cell
+        return False
+
+
+def _names(mapping: Any) -> list[Any]:
+    return [k for k in mapping if k not in _TORCHS and not str(k).startswith("_optimizer_")]
 
 
 def _frozen(value: Any, depth: int = 0) -> Any:
-    if depth < _DEPTH and isinstance(value, (list, tuple, set)):
-        if isinstance(value, set):
-            return _Frozen(value, [(None, v) for v in sorted(value, key=repr)])
-        return _Frozen(value, [(i, _frozen(v, depth + 1)) for i, v in enumerate(value)])
-    if depth < _DEPTH and isinstance(value, dict):
+    if depth >= _DEPTH or not isinstance(value, _CONTAINERS):
+        return value
+    if isinstance(value, dict):
         return _Frozen(value, [(k, _frozen(v, depth + 1)) for k, v in value.items()])
-    return value
+    if isinstance(value, set):
+        return _Frozen(value, [(None, v) for v in sorted(value, key=repr)])
+    return _Frozen(value, [(i, _frozen(v, depth + 1)) for i, v in enumerate(value)])
 
 
 def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
-        return isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) or _tensor_left(a, b)
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        return True
     if isinstance(a, _Frozen) and isinstance(b, _Frozen):
         if len(a.items) != len(b.items):
             return False
         pairs = zip(a.items, b.items, strict=True)
-        return all(_same_key(ka, kb) and _same(va, vb) for (ka, va), (kb, vb) in pairs)
+        return all(ka == kb and _same(va, vb) for (ka, va), (kb, vb) in pairs)
     if isinstance(a, _SCALARS) and isinstance(b, _SCALARS):
         return type(a) is type(b) and (a == b or a != a)
     return a is b
 
 
-def _same_key(a: Any, b: Any) -> bool:
-    return a is b or a == b
-
-
-def _tensor_left(a: Any, b: Any) -> bool:
-    """A tensor where there was none, or the reverse: effects deal with new tensors, not with this."""
-    return False
-
-
-def _restore(mapping: Any, key: Any, old: Any) -> None:
-    if old is _MISSING:
-        mapping.pop(key, None)
-    else:
-        mapping[key] = _thawed(old)
-
-
 def _thawed(old: Any) -> Any:
-    """The container itself with its old contents put back."""
+    """A container itself, with its old contents put back."""
     if not isinstance(old, _Frozen):
         return old
     items = [(k, _thawed(v)) for k, v in old.items]

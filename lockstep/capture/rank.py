@@ -57,7 +57,7 @@ def _environment(original: Any, args: Any, kwargs: Any) -> Any:
 
 def _is_stdlib(frame: FrameType) -> bool:
     name = frame.f_code.co_filename
-    return name.startswith("<frozen") or name.startswith(os.path.dirname(os.__file__) + "/os.py")
+    return name.startswith("<frozen") or name == os.__file__
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from lockstep.capture.binding import Call, Step, names_in
+from lockstep.capture.binding import Call, Step, globals_in, names_in
 from lockstep.capture.origin import is_user_file
 from lockstep.capture.state import State
 
@@ -95,7 +95,7 @@ class _Walk:
             except ValueError:
                 continue
         names = names_in(function.__code__)
-        for name in names:
+        for name in globals_in(function.__code__):
             if name in function.__globals__:
                 value = function.__globals__[name]
                 self._value(f"{function.__module__}:{name}", name, value, function.__globals__)
@@ -103,7 +103,7 @@ class _Walk:
                     self._through_module(value, names)
 
     def _through_module(self, module: ModuleType, names: list[str]) -> None:
-        """`helpers.scale(...)`: what a user's module holds under the names that the code mentions."""
+        """`helpers.scale(...)`: what a user's module holds under the names that code mentions."""
         file = getattr(module, "__file__", None)
         if file is None or not _is_users(file):
             self._library(module.__name__)
@@ -146,5 +146,5 @@ class _Walk:
 
 
 def _is_users(filename: str) -> bool:
-    """Source that changes with the user's project: not installed packages, not Python, not torch."""
+    """Source that changes with the user's project: no installed packages, not Python or torch."""
     return is_user_file(filename) and _SITE not in filename

@@ -82,7 +82,8 @@ def collect(call: Call) -> State:
         CaptureError: a wrapped model (DDP, FSDP), a tensor subclass, or an optimizer whose
             parameters belong to no module that the step reaches.
     """
-    state, known = State(), {}
+    state = State()
+    known: dict[int, Slot] = {}
     optimizers = {n: r for n, r in call.roots.items() if isinstance(r, torch.optim.Optimizer)}
     for name, root in call.roots.items():
         if isinstance(root, torch.nn.Module):

@@ -66,7 +66,7 @@ class Bound:
 
     def _leaves(self, call: Call) -> tuple[Any, ...]:
         seen: dict[int, int] = {id(p): -i for i, p in enumerate(self.parameters, 1)}
-        found = []
+        found: list[tuple[Any, ...]] = []
         for i, leaf in enumerate(call.leaves):
             if isinstance(leaf, torch.Tensor):
                 first = seen.setdefault(id(leaf), i)

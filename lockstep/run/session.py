@@ -38,7 +38,7 @@ class Session:
     def store(self, url: str | os.PathLike[str] | None) -> ArtifactStore:
         """The store at a path; by default `$LOCKSTEP_STORE`, else `~/.cache/lockstep`."""
         url = url or os.environ.get("LOCKSTEP_STORE") or Path.home() / ".cache" / "lockstep"
-        return ArtifactStore(url, rank=self.rank)
+        return ArtifactStore(Path(url), rank=self.rank)
 
     def say(self, text: str) -> None:
         """Print a line for the user, from this rank."""
@@ -62,28 +62,13 @@ def _begin() -> Session:
     start_process_group(default_device_type())
     rank, world = dist.get_rank(), dist.get_world_size()
     local, local_world = _number("LOCAL_RANK", rank), _number("LOCAL_WORLD_SIZE", world)
-    run = (
-        f"{os.environ.get('TORCHELASTIC_RUN_ID', 'run')}/{_number('TORCHELASTIC_RESTART_COUNT', 0)}"
-    )
     store = _compat.default_store() if world > 1 else None
-    folder = _folder(store, run, rank)
-    device = default_device_type()
-    journal = Journal(
-        folder / f"rank-{rank:05d}.jsonl",
-        rank,
-        world=world,
-        torch=str(torch.__version__),
-        device=device,
-        devices=torch.accelerator.device_count() if device != "cpu" else os.cpu_count(),
-        index=torch.accelerator.current_device_index() if device != "cpu" else None,
-        flag=torch.compiler.config.compile_on_one_rank,
-        mode=mode(),
-    )
+    journal, folder = open_journal(store)
     fleet = Fleet(
         store,
         rank,
         world,
-        run,
+        _run_name(),
         node=_number("GROUP_RANK", rank // max(local_world, 1)),
         local_rank=local,
         nodes=-(-world // max(local_world, 1)),
@@ -93,6 +78,34 @@ def _begin() -> Session:
     atexit.register(fleet.close)
     journal.event("start", pid=os.getpid())
     return Session(rank, world, fleet, journal, folder)
+
+
+def open_journal(store: dist.Store | None) -> tuple[Journal, Path]:
+    """This rank's journal, and the run's folder that holds it. Collective over all ranks.
+
+    Args:
+        store: the job's rendezvous store, through which the ranks agree on the folder.
+    """
+    rank, device = dist.get_rank(), default_device_type()
+    folder = _folder(store, _run_name(), rank)
+    journal = Journal(
+        folder / f"rank-{rank:05d}.jsonl",
+        rank,
+        world=dist.get_world_size(),
+        torch=str(torch.__version__),
+        device=device,
+        devices=torch.accelerator.device_count() if device != "cpu" else os.cpu_count(),
+        index=torch.accelerator.current_device_index() if device != "cpu" else None,
+        flag=torch.compiler.config.compile_on_one_rank,
+        mode=mode(),
+    )
+    return journal, folder
+
+
+def _run_name() -> str:
+    """What sets this start of the job apart from others that meet at the same store."""
+    restart = _number("TORCHELASTIC_RESTART_COUNT", 0)
+    return f"{os.environ.get('TORCHELASTIC_RUN_ID', 'run')}/{restart}"
 
 
 def _number(name: str, default: int) -> int:

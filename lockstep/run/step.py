@@ -254,7 +254,7 @@ def _refuse_nested(step: CompiledStep) -> None:
         raise UsageError(
             f"{step.name} is compiled, and is called inside another compiled step",
             why="one program would hold another",
-            fix=f"call the plain function inside, and compile only the outer step: {step.name}.step.function",
+            fix=f"call the plain function inside, {step.name}.step.function",
         )
 
 
@@ -295,11 +295,14 @@ def _told(
     head = f"{name} {variant} [{obtained.digest[:12]}]"
     if obtained.role == "built" or obtained.by is not None:
         saved = f"; {world - 1} x {cost:.1f} s saved" if world > 1 else ""
-        return f"{head}: built by rank {obtained.by} in {cost:.1f} s, loaded by {world} rank(s) in {load:.2f} s{saved}{where}"
+        return (
+            f"{head}: built by rank {obtained.by} in {cost:.1f} s, loaded by {world} rank(s) in "
+            f"{load:.2f} s{saved}{where}"
+        )
     age = _age(time.time() - built["time"])
     return (
-        f"{head}: loaded by {world} rank(s) in {load:.2f} s, built {age} ago by rank {built['rank']} "
-        f"of {built['world']} in {cost:.1f} s; {world} x {cost:.1f} s saved{where}"
+        f"{head}: loaded by {world} rank(s) in {load:.2f} s, built {age} ago by rank "
+        f"{built['rank']} of {built['world']} in {cost:.1f} s; {world} x {cost:.1f} s saved{where}"
     )
 
 
@@ -344,7 +347,7 @@ def compile(
         data: the axis or axes over which the ranks' batches differ.
         store: where artifacts are kept: a directory, or one artifact's file, which is then the
             only one admitted. By default `$LOCKSTEP_STORE`, else `~/.cache/lockstep`.
-        backend: "inductor" (compiled), or "graph" (the captured graph as is, bitwise equal to eager).
+        backend: "inductor" (compiled), or "graph" (the graph as captured, bitwise as eager).
         on_new_shape: what a call that no variant covers does: "build" one, by a vote of all ranks,
             or "error".
 

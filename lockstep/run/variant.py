@@ -122,11 +122,17 @@ def _reader(
         return lambda given: given[at], call.leaves[at] if at is not None else None
     if kind == "grad":
         owner = slots.get(name.removesuffix(".grad"))
-        tensor = owner.tensor if owner else None
-        return lambda _: tensor.grad, tensor.grad if tensor is not None else None
+        if owner is None:
+            return _nothing, None
+        parameter = owner.tensor
+        return lambda _: parameter.grad, parameter.grad
     slot = slots.get(name)
     tensor = slot.tensor if slot else None
     return lambda _: tensor, tensor
+
+
+def _nothing(_leaves: list[Any]) -> None:
+    return None
 
 
 def _number(value: float) -> torch.Tensor:

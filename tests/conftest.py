@@ -1,0 +1,21 @@
+"""What all tests share: a run folder and a store of their own, and one thread a process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Journals and artifacts of this process' steps go to a temporary folder."""
+    root = tmp_path_factory.mktemp("lockstep")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOCKSTEP_RUNS", str(root / "runs"))
+        patch.setenv("LOCKSTEP_STORE", str(root / "store"))
+        yield root
