@@ -84,13 +84,11 @@ class CompiledStep:
             variant = self._admit(here, key, call, bound)
         if self._calls <= 3:
             here.fleet.call(self.name, variant.name, self._calls)
-            with here.fleet.guard(f"running {self.name}, call {self._calls}"):
+        # Guarded at every call: a rank that a fault finds stuck in here is ended by its deadman.
+        with here.fleet.guard(f"running {self.name}, call {self._calls}"):
+            if self._calls <= 3:
                 return self._first_runs(here, variant, call, bound)
-        try:
             return variant.run(call, bound)
-        except Exception:
-            with here.fleet.guard(f"running {self.name}, call {self._calls}"):
-                raise
 
     def _first_runs(self, here: Session, variant: Variant, call: Call, bound: Bound) -> Any:
         begin = time.monotonic()
@@ -119,15 +117,16 @@ class CompiledStep:
             self._refuse_new(words)
             wanted = self._fingerprint(call, bound, words)
         self._votes += 1
-        name = f"v{self._votes - 1}"
+        name, file = f"v{self._votes - 1}", f"{digest(wanted)[:32]}.lockstep"
+        store = here.store(self._store)
         obtained = here.fleet.obtain(
             f"{self.name}/{name}",
             wanted,
-            f"{digest(wanted)[:32]}.lockstep",
-            here.store(self._store),
+            file,
+            store,
             lambda stage: self._build(here, call, bound, wanted, stage),
             call=self._calls,
-            verify=lambda data: _verify(data, wanted),
+            verify=lambda data: _verify(data, wanted, str(store.path_of(file))),
         )
         with here.fleet.guard(f"loading {self.name}"):
             variant = self._load(here, obtained, name, call, bound)
@@ -258,14 +257,15 @@ def _refuse_nested(step: CompiledStep) -> None:
         )
 
 
-def _verify(data: bytes, wanted: Fields) -> None:
+def _verify(data: bytes, wanted: Fields, where: str) -> None:
     """Refuse bytes that are damaged, or that hold another program than the wanted one."""
-    artifact = Artifact.from_bytes(data)
+    artifact = Artifact.from_bytes(data, where)
     rows = differences(wanted, artifact.manifest.get("fingerprint", {}))
     if rows:
         shown = [f"{name}: {_short(got)}" for name, _, got in rows[:8]]
         raise ArtifactError(
             f"the artifact is not the one this job wants: {len(rows)} field(s) differ",
+            where=where,
             got="\n".join(shown),
             want="\n".join(f"{name}: {_short(want)}" for name, want, _ in rows[:8]),
             fix="delete it, or unset LOCKSTEP_STORE, and the next start builds the right one",
