@@ -1,7 +1,8 @@
-"""Small jobs of real processes: a store's server and N ranks, forked from one that has torch loaded.
+"""Small jobs of real processes: a server and N ranks, forked from one that has torch loaded.
 
 Run as a script this reads one job a line and answers with one line; `Jobs` is the test's end of it.
-The server and each rank are processes of their own; the forking one has neither store nor thread.
+The forking process has neither store nor thread. The server is never forked: connections to a
+forked one stall for 5 s now and then. It serves many jobs, each below a prefix of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-QUICK = "beat=0.1,lease=1,dead=2,grace=1,hard=1,store=2,start=20,cause=0.6,ack=1,say=1"
+# The store's client looks its own address up in the DNS, and a busy name server may not answer:
+# RES_OPTIONS makes that 1 s instead of 5 s, and the limits leave room for it.
+QUICK = "beat=0.1,lease=1.5,dead=3,grace=1,hard=1.5,store=3,start=20,cause=0.6,ack=1,say=1"
 
 
 @dataclass
@@ -46,7 +49,7 @@ class Jobs:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=Path(__file__).parents[1],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "RES_OPTIONS": "timeout:1 attempts:1"},
             text=True,
         )
 
@@ -104,6 +107,7 @@ class Rank:
     world: int
     folder: Path
     server: int
+    prefix: str
     options: dict[str, Any]
 
     def result(self, value: Any) -> None:
@@ -132,12 +136,45 @@ def _fork(job: Callable[[], None]) -> int:
     return pid
 
 
-def _serve(pipe: int) -> None:
-    from torch.distributed import TCPStore
+_SERVE = """
+import signal
+from torch.distributed import TCPStore
+store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+print(store.port, flush=True)
+signal.pause()
+"""
 
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    os.write(pipe, f"{store.port}\n".encode())
-    signal.pause()
+
+class Server:
+    """A store's host in a process of its own, started anew after a job has killed it."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        self._port = 0
+
+    def start(self) -> tuple[int, int]:
+        """Return the port and the process of a server that runs."""
+        if self._process is None:
+            arguments = [sys.executable, "-c", _SERVE]
+            self._process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
+            assert self._process.stdout is not None
+            self._port = int(self._process.stdout.readline())
+        return self._port, self._process.pid
+
+    def mend(self) -> None:
+        """Let a stopped server go on; forget one that was killed."""
+        assert self._process is not None
+        try:
+            self._process.wait(0.1)
+            self._process = None
+        except subprocess.TimeoutExpired:
+            self._process.send_signal(signal.SIGCONT)
+
+    def end(self) -> None:
+        """End the server."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
 
 def _be_rank(job: dict[str, Any], rank: int, port: int, server: int) -> None:
@@ -157,7 +194,7 @@ def _be_rank(job: dict[str, Any], rank: int, port: int, server: int) -> None:
         store,
         rank,
         world,
-        "run/0",
+        job["prefix"],
         node=rank // a_node,
         local_rank=rank % a_node,
         nodes=nodes,
@@ -166,7 +203,7 @@ def _be_rank(job: dict[str, Any], rank: int, port: int, server: int) -> None:
     install_hooks(fleet)
     scenario = getattr(importlib.import_module("tests.fleet_scenarios"), job["scenario"])
     try:
-        scenario(Rank(fleet, store, rank, world, folder, server, job["options"]))
+        scenario(Rank(fleet, store, rank, world, folder, server, job["prefix"], job["options"]))
     except Exception:
         sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
         raise SystemExit(1) from None
@@ -179,12 +216,12 @@ def _collect(pids: list[int], limit: float, folder: Path) -> dict[str, Any]:
     ends: dict[int, float] = {}
     begin = time.time()
     while len(codes) < len(pids) and time.time() - begin < limit:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if pid in pids:
-            codes[pid], ends[pid] = os.waitstatus_to_exitcode(status), time.time()
-            alive = [other for other in pids if other not in codes]
-            if alive and all(_stopped(other) for other in alive):
-                break
+        for pid in pids:
+            if pid not in codes and (status := os.waitpid(pid, os.WNOHANG))[0]:
+                codes[pid], ends[pid] = os.waitstatus_to_exitcode(status[1]), time.time()
+        alive = [pid for pid in pids if pid not in codes]
+        if codes and alive and all(_stopped(pid) for pid in alive):
+            break
         time.sleep(0.02)
     for pid in pids:
         if pid not in codes:
@@ -206,26 +243,22 @@ def _stopped(pid: int) -> bool:
 def _main() -> None:
     import torch.distributed
 
-    import lockstep.fleet
     import tests.fleet_scenarios  # noqa: F401
 
     torch.set_num_threads(1)
     answers = os.dup(1)
-    for line in sys.stdin:
-        job = json.loads(line)
-        reader, writer = os.pipe()
-        server = _fork(lambda: _serve(writer))  # noqa: B023
-        port = int(os.read(reader, 20))
-        os.close(reader)
-        os.close(writer)
+    host = Server()
+    for number, line in enumerate(sys.stdin):
+        job = {**json.loads(line), "prefix": f"job{number}"}
+        port, server = host.start()
         ranks = [
             _fork(lambda: _be_rank(job, rank, port, server))  # noqa: B023
             for rank in range(job["world"])
         ]
         ended = _collect(ranks, job["limit"], Path(job["folder"]))
-        os.kill(server, signal.SIGKILL)
-        os.waitpid(server, 0)
+        host.mend()
         os.write(answers, (json.dumps(ended) + "\n").encode())
+    host.end()
 
 
 if __name__ == "__main__":

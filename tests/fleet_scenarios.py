@@ -146,7 +146,7 @@ def store_struck(me: Rank) -> None:
         stage("lower")
         me.strike()
         os.kill(me.server, getattr(signal, me.options["signal"]))
-        time.sleep(60)
+        time.sleep(0.5)
         return b""
 
     _obtain(me, build)
@@ -219,7 +219,8 @@ def watcher_breaks(me: Rank) -> None:
 def _group(me: Rank) -> None:
     import torch.distributed as dist
 
-    dist.init_process_group("gloo", store=me.store, rank=me.rank, world_size=me.world)
+    store = dist.PrefixStore(f"{me.prefix}/group", me.store)
+    dist.init_process_group("gloo", store=store, rank=me.rank, world_size=me.world)
 
 
 def _all_reduce() -> None:

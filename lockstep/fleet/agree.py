@@ -7,7 +7,7 @@ from typing import Any
 
 from lockstep.fleet.client import Client
 from lockstep.fleet.faults import Fault
-from lockstep.fleet.say import ranks_text
+from lockstep.fleet.say import ranks_text, waits
 from lockstep.fleet.state import State
 from lockstep.fleet.waiting import Waits
 from lockstep.fleet.watcher import ended
@@ -59,7 +59,7 @@ class Agreement:
         def what(seconds: float) -> str:
             missing[:] = [r for r in range(world) if not client.has(f"{topic}/{r}")]
             who = ranks_text(missing) if missing else "the verdict on all ranks"
-            return f"waits {seconds:.0f} s for {who} to {about}"
+            return waits(seconds, f"{who} to {about}")
 
         def on_slice() -> bool:
             meanwhile()

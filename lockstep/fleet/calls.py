@@ -73,8 +73,8 @@ def lone_vote(client: Client, state: State) -> Fault | None:
     fields = _fields(state, notice, variant)
     if len(known) < len(voters):
         mirrored = [(name, want, got) for name, got, want in fields]
-        return _lone(notice, known, voters, mirrored, f"known variant {variant}")
-    return _lone(notice, voters, known, fields, "new variant")
+        return _lone(notice, known, voters, mirrored, f"went on with {variant}")
+    return _lone(notice, voters, known, fields, "met something new")
 
 
 def _sides(client: Client, world: int, ordinal: int) -> tuple[list[int], list[int]]:
@@ -97,5 +97,5 @@ def _lone(
 ) -> Fault:
     where = f"call {notice['call']} of {notice['step']}"
     fault = odd_contract(where, odd, fields, ranks_text(odd), ranks_text(rest))
-    also = f": it alone meets a {meets}" if len(odd) == 1 else f": they alone meet a {meets}"
+    also = f": it alone {meets}" if len(odd) == 1 else f": they alone {meets}"
     return Fault(**{**fault.record(), "what": fault.what + also, "gone": ()})

@@ -31,18 +31,20 @@ class Deadman:
     def _run(self) -> None:
         state = self._state
         tick = min(1.0, state.timing.store / 4)
-        seen, quiet, said = -1, 0.0, 0.0
+        seen, quiet, next_line = -1, 0.0, state.timing.store
         while not state.faulted.wait(tick):
             if state.stop.is_set():
                 return
             quiet, seen = (quiet + tick if state.trips == seen else 0.0), state.trips
-            if quiet >= state.timing.store and quiet - said >= 60:
-                said = quiet
-                state.say(f"the rendezvous store has not answered for {quiet:.0f} s")
-            if quiet >= state.timing.store and state.waiting:
-                text = f"the rendezvous store has not answered for {quiet:.0f} s"
-                self._end(f"{text} during: {state.waiting}")
-            said = min(said, quiet)
+            if quiet < state.timing.store:
+                next_line = state.timing.store
+                continue
+            text = f"the rendezvous store has not answered for {quiet:.0f} s"
+            if state.waiting:
+                self._end(f"{text}; this rank {state.waiting}")
+            if quiet >= next_line:
+                next_line = quiet + 60
+                state.say(text)
         self._count_down(state.fault)
 
     def _count_down(self, fault: Fault | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from lockstep.errors import FleetError, LockstepError
@@ -58,7 +59,7 @@ class Fault:
             rank=rank,
             what=f"rank {rank} failed while {doing}: {name}: {first}",
             got=text if rest else None,
-            trace=_shortened("".join(traceback.format_exception(error))),
+            trace=_shortened(_traceback(error)),
         )
 
     @classmethod
@@ -96,6 +97,14 @@ def is_consequence(error: BaseException) -> bool:
         return False
     text = str(error).lower()
     return any(sign in text for sign in _CONSEQUENCES)
+
+
+def _traceback(error: BaseException) -> str:
+    """Return an error's traceback without this folder's own frames at its start."""
+    own, trace = str(Path(__file__).parent), error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(own):
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(error), error, trace or error.__traceback__))
 
 
 def _shortened(text: str) -> str:

@@ -76,10 +76,10 @@ class Fleet:
             self._start(store, f"lockstep/{prefix}")
 
     def _start(self, store: Store, prefix: str) -> None:
-        self._main = Client(store, prefix)
-        self._main.add(f"alive/{self.rank}", 1)  # before anything is posted: who posted is missed
-        self._waits = Waits(self._main, Client(store, prefix), self.state)
-        self._watcher = Watcher(Client(store, prefix), self.state)
+        main, blocked, watching = (Client(store, prefix) for _ in range(3))  # may take seconds
+        main.add(f"alive/{self.rank}", 1)  # before anything is posted: who posted can be missed
+        self._main, self._waits = main, Waits(main, blocked, self.state)
+        self._watcher = Watcher(watching, self.state)
         self._deadman = Deadman(self.state)
 
     # ---- the main thread's verbs ---------------------------------------------------------------
@@ -177,7 +177,7 @@ class Fleet:
         self._told = error
         self.state.left.set()
         if isinstance(error, StoreGone):
-            return store_fault(error).error()
+            return self._remember(store_fault(error).error())
         try:
             fault = self._posted(error, doing)
             self._wait_until_heard(fault)
@@ -185,7 +185,11 @@ class Fleet:
             self.state.say("the rendezvous store is gone: the other ranks cannot be told")
             return None
         mine = is_told(error) or (fault.kind == "error" and fault.rank == self.rank)
-        return None if mine else fault.error()
+        return None if mine else self._remember(fault.error())
+
+    def _remember(self, error: FleetError) -> FleetError:
+        self._told = error
+        return error
 
     def _posted(self, error: BaseException, doing: str) -> Fault:
         if is_told(error):
@@ -203,7 +207,7 @@ class Fleet:
         beats = timing.polls(timing.cause)
         gone = silent(main, self.state, max(2, beats - 2))
         if gone and self.state.fault is None:
-            return silence(gone, beats * timing.beat, self.rank, f" after {mine.what}")
+            return silence(gone, beats * timing.beat, self.rank, mine.what)
         left = ended(main, [rank for rank in range(self.world) if rank != self.rank])
         if left:
             also = f"rank {left[0]} had ended" if len(left) == 1 else f"ranks {left} had ended"
@@ -240,7 +244,8 @@ class Guard:
             if error is not None and not isinstance(error, GeneratorExit):
                 other = self._fleet.tell(error, self._doing)
                 if other is not None:
-                    self._fleet._told = other
                     raise other from error
+                if is_told(error):
+                    raise error.with_traceback(None)  # the way through this folder says nothing
         finally:
             self._fleet.state.doing.pop()

@@ -7,14 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from lockstep.errors import ToolchainError
 from lockstep.fleet.agree import Agreement
-from lockstep.fleet.client import Client
+from lockstep.fleet.client import Client, StoreGone
 from lockstep.fleet.judge import judge_digests, judge_vote
 from lockstep.fleet.lease import NOBODY, Held, Lease
+from lockstep.fleet.say import waits
 from lockstep.fleet.ship import Shipping, digest_of
 from lockstep.fleet.state import State
 from lockstep.fleet.stores import ArtifactStore
 from lockstep.fleet.waiting import Waits
+from lockstep.fleet.watcher import store_fault
 
 Stage = Callable[[str], None]
 Build = Callable[[Stage], bytes]
@@ -131,6 +134,14 @@ class Obtaining:
         Raises:
             FleetError: the ranks do not agree or one of them failed; the message names it.
         """
+        state, doing = self._state, f"needs it to obtain {self._wanted.step}"
+        try:
+            with state.needing(doing):
+                return self._run()
+        except StoreGone as error:
+            raise store_fault(error).error() from None
+
+    def _run(self) -> Obtained:
         wanted, clock = self._wanted, self._clock
         self._notice()
         have = read_verified(wanted)
@@ -222,7 +233,7 @@ class Obtaining:
             stage = self._client.get(f"{self._topic}/stage/{held.attempt}") or "beginning"
             who = "another rank" if held.holder == NOBODY else f"rank {held.holder}"
             at = f"(attempt {held.attempt}, {stage})"
-            return f"waits {seconds:.0f} s for {who} to build {self._wanted.step} {at}"
+            return waits(seconds, f"{who} to build {self._wanted.step} {at}")
 
         limit = self._state.timing.build
         done = self._waits.wait_for(f"{self._topic}/done", what, limit, on_slice, at_once=True)
@@ -243,12 +254,14 @@ class Obtaining:
             if fault is not None and fault.kind != "silent":
                 raise fault.error()
             now = name
-            self._client.put(f"{self._topic}/stage/{held.attempt}", name)
+            with self._state.needing("tells how far its build is"):
+                self._client.put(f"{self._topic}/stage/{held.attempt}", name)
             self._state.journal.event("stage", topic=self._wanted.topic, stage=name)
 
         self._state.building = True
         try:
-            return self._wanted.build(stage)
+            with self._state.needing(""):
+                return self._wanted.build(stage)
         except Exception as error:
             if now in USER_STAGES or not is_machines(error) or not lease.release(held):
                 raise
@@ -272,7 +285,8 @@ class Obtaining:
 def is_machines(error: BaseException) -> bool:
     """Return whether an error is this machine's trouble: its disk, memory or compiler."""
     names = {kind.__name__ for kind in type(error).__mro__}
-    return isinstance(error, (OSError, MemoryError)) or "InvalidCxxCompiler" in names
+    machines = (OSError, MemoryError, ToolchainError)
+    return isinstance(error, machines) or "InvalidCxxCompiler" in names
 
 
 def _obtained(

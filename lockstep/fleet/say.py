@@ -17,6 +17,16 @@ def say(rank: int, text: str) -> None:
     sys.stderr.flush()
 
 
+def waits(seconds: float, what: str) -> str:
+    """Return "waits for it", or how long already.
+
+    Example:
+        >>> waits(0.2, "rank 0 to build"), waits(12.3, "rank 0 to build")
+        ('waits for rank 0 to build', 'waits 12 s for rank 0 to build')
+    """
+    return f"waits {seconds:.0f} s for {what}" if seconds >= 1 else f"waits for {what}"
+
+
 def ranks_text(ranks: list[int] | tuple[int, ...], most: int = 8) -> str:
     """Return "rank 3" or "ranks 0, 2, 5 and 9 more".
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from lockstep.fleet.client import Client
 from lockstep.fleet.faults import Fault
+from lockstep.fleet.say import waits
 from lockstep.fleet.state import State
 from lockstep.fleet.stores import ArtifactStore
 from lockstep.fleet.waiting import Waits
@@ -109,8 +110,8 @@ class Shipping:
         return max(1, -(-self._size // CHUNK))
 
     def _leader(self, seconds: float) -> str:
-        return f"waits {seconds:.0f} s for its node's first rank to fetch {self._digest[:12]}"
+        return waits(seconds, f"its node's first rank to fetch {self._digest[:12]}")
 
     def _sender(self, seconds: float) -> str:
         size = f"{self._size / 1e6:.1f} MB"
-        return f"waits {seconds:.0f} s for rank {self._by} to send {size} ({self._digest[:12]})"
+        return waits(seconds, f"rank {self._by} to send {size} ({self._digest[:12]})")

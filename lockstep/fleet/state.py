@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,6 +57,15 @@ class State:
         """Raise the fault's error if there is one."""
         if self.fault is not None:
             raise self.fault.error()
+
+    @contextmanager
+    def needing(self, text: str) -> Iterator[None]:
+        """Say in `waiting` for what the main thread needs the store; "" is for nothing."""
+        before, self.waiting = self.waiting, text
+        try:
+            yield
+        finally:
+            self.waiting = before
 
     def say(self, text: str) -> None:
         """Print a line to the user."""

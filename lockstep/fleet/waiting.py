@@ -54,7 +54,7 @@ class Waits:
             return value
         gone = self._block(key)
         polls, next_line = 0, 0 if at_once else 1
-        state.waiting = what(0)
+        before, state.waiting = state.waiting, what(0)
         try:
             while True:
                 if polls >= next_line and state.speaks:
@@ -76,9 +76,9 @@ class Waits:
                 if polls * beat > limit:
                     raise self.post(_gave_up(what(polls * beat), state.rank)).error()
         except StoreGone as error:
-            raise store_fault(error).error() from error
+            raise store_fault(error).error() from None
         finally:
-            state.waiting = ""
+            state.waiting = before
 
     def post(self, fault: Fault) -> Fault:
         """Post a fault unless there is one; return the one that counts."""

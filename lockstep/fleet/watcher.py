@@ -43,8 +43,9 @@ class Watcher:
         except StoreGone:
             raise
         except Exception as error:  # a watcher that dies in silence is a hang to come
-            self._post(Fault.of(error, self._state.rank, "watching the other ranks"))
-            return False
+            fault = Fault.of(error, self._state.rank, "watching the other ranks")
+            self._tell(self._post(fault) or fault)
+            return True
 
     def _round(self) -> bool:
         state, client = self._state, self._client
@@ -62,10 +63,12 @@ class Watcher:
         self._tell(Fault.read(record))
         return True
 
-    def _post(self, fault: Fault | None) -> None:
-        if fault is not None:
-            self._state.journal.event("fault", culprit=fault.rank, what=fault.what, kind=fault.kind)
-            self._client.create("fault", fault.record())
+    def _post(self, fault: Fault | None) -> Fault | None:
+        """Post a fault unless there is one; return the one that counts."""
+        if fault is None:
+            return None
+        self._state.journal.event("fault", culprit=fault.rank, what=fault.what, kind=fault.kind)
+        return Fault.read(self._client.create("fault", fault.record()))
 
     def _tell(self, fault: Fault) -> None:
         state = self._state
@@ -124,12 +127,13 @@ def ended(client: Client, ranks: list[int]) -> list[int]:
     return [rank for rank in ranks if client.add(f"alive/{rank}") >= BYE]
 
 
-def silence(gone: list[int], seconds: float, seen_by: int, also: str = "") -> Fault:
-    """Return the fault of ranks that show no sign of life."""
+def silence(gone: list[int], seconds: float, seen_by: int, also: str | None = None) -> Fault:
+    """Return the fault of ranks that show no sign of life; `also` is what else was seen."""
     return Fault(
         kind="silent",
         rank=gone[0] if len(gone) == 1 else None,
-        what=f"{ranks_text(gone)}: no sign of life for {seconds:g} s, seen by rank {seen_by}{also}",
+        what=f"{ranks_text(gone)}: no sign of life for {seconds:g} s, seen by rank {seen_by}",
+        got=also,
         why="killed, stopped, or its machine is gone",
         fix="see that rank's own last lines, and its node's torchrun for the exit code",
         gone=tuple(gone),
