@@ -281,7 +281,7 @@ def built_library(argtypes: list[str], source: str) -> str:
 
 
 def is_machine_trouble(error: BaseException | None) -> bool:
-    """Whether an error, or what caused it, is a missing compiler, a full disk, or too little memory."""
+    """Whether an error or its cause is a missing compiler, a full disk, or too little memory."""
     from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
 
     signs = ("No space left", "Killed", "Disk quota", "cannot execute", "out of memory")
@@ -310,5 +310,65 @@ def assert_size_stride(tensor: Any, size: Any, stride: Any, name: str | None) ->
 
 
 def storage_identity(tensor: Any) -> int:
-    """A number that two tensors share where they share memory; fake tensors have no data pointer."""
+    """A number that two tensors share where they share memory; fakes have no data pointer."""
     return tensor.untyped_storage()._cdata
+
+
+# --- LOCKSTEP=torch and torch-one-rank: what torch.compile did (torch 2.14.1) --------------------
+
+
+def compile_counts() -> dict[str, int]:
+    """Dynamo's and Inductor's own counts in this process so far: no public place gives them.
+
+    "frames" are those Dynamo traced or tried to; "hits" and "misses" are lookups in the graph cache.
+    """
+    from torch._dynamo.utils import counters
+
+    inductor = counters["inductor"]
+    return {
+        "frames": counters["frames"]["total"],
+        "hits": inductor["fxgraph_cache_hit"],
+        "misses": inductor["fxgraph_cache_miss"] + inductor["fxgraph_cache_bypass"],
+    }
+
+
+def frame_count() -> Callable[[], int]:
+    """A cheap reader of how many frames Dynamo has met: a step can ask after each call."""
+    from torch._dynamo.utils import counters
+
+    return lambda: counters["frames"]["total"]
+
+
+def compile_seconds() -> float:
+    """Seconds that Dynamo and what it calls have spent in this process so far."""
+    from torch._dynamo.utils import calculate_time_spent
+
+    return calculate_time_spent()["total_wall_time"]
+
+
+def on_lowering(count: Callable[[], None]) -> None:
+    """Call `count` whenever Inductor lowers a graph from now on: its counters don't tell."""
+    from torch._inductor.graph import GraphLowering
+
+    original = GraphLowering.run
+
+    @functools.wraps(original)
+    def run(self: Any, *args: Any) -> Any:
+        count()
+        return original(self, *args)
+
+    GraphLowering.run = run  # type: ignore[method-assign]
+
+
+def compile_error() -> type[Exception]:
+    """What `torch.compile` raises when it fails itself, whatever part of it."""
+    from torch._dynamo.exc import TorchDynamoException
+
+    return TorchDynamoException
+
+
+def inductor_cache_folder() -> str:
+    """The folder that Inductor's caches are in."""
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    return cache_dir()

@@ -1,4 +1,4 @@
-"""The environment's switch: `LOCKSTEP=off|torch|torch-one-rank`, the way back and the comparison."""
+"""The environment's switch, `LOCKSTEP=off|torch|torch-one-rank`: the way back, the comparison."""
 
 from __future__ import annotations
 
@@ -8,6 +8,12 @@ from lockstep.errors import UsageError
 
 ON, OFF, TORCH, TORCH_ONE_RANK = "on", "off", "torch", "torch-one-rank"
 MODES = (ON, OFF, TORCH, TORCH_ONE_RANK)
+WORDS = {
+    ON: "as one program, built by one rank",
+    OFF: "eagerly",
+    TORCH: "under plain torch.compile, on every rank",
+    TORCH_ONE_RANK: "under torch.compile with compile_on_one_rank, on every rank",
+}
 
 
 def mode() -> str:
@@ -25,3 +31,11 @@ def mode() -> str:
             f"LOCKSTEP={word} is unknown", got=word, want=f"one of {', '.join(MODES)}, or unset"
         )
     return word
+
+
+def tell(name: str) -> None:
+    """Say, on rank 0, in which way other than Lockstep's a step runs."""
+    from lockstep.fleet.say import say
+
+    if int(os.environ.get("RANK", "0")) == 0:
+        say(0, f"LOCKSTEP={mode()}: {name} runs {WORDS[mode()]}")

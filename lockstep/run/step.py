@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
-import torch
-
 from lockstep.build.artifact import Artifact, pack
 from lockstep.build.backends import lower
 from lockstep.build.fingerprint import Fields, differences, digest, fingerprint
@@ -19,7 +17,7 @@ from lockstep.errors import ArtifactError, ContractError, UsageError
 from lockstep.fleet.obtain import Obtained
 from lockstep.run.key import Bound, contract
 from lockstep.run.loader import load_program
-from lockstep.run.modes import OFF, ON, TORCH_ONE_RANK, mode
+from lockstep.run.modes import ON, mode
 from lockstep.run.session import Session, session
 from lockstep.run.variant import Variant
 from lockstep.spmd.mesh import register
@@ -71,7 +69,9 @@ class CompiledStep:
         if self._eager is not None:
             return self._eager(*args, **kwargs)
         if mode() != ON:
-            self._eager = self._without_lockstep()
+            from lockstep.run.torch_way import other_way
+
+            self._eager = other_way(self.name, self.step.function)
             return self._eager(*args, **kwargs)
         _refuse_nested(self)
         call = self.step.call(args, kwargs)
@@ -222,28 +222,6 @@ class CompiledStep:
         if here.rank == 0:
             here.say(_told(self.name, name, obtained, built, seconds["load"], here.world))
         return variant
-
-    # -- the ways back
-
-    def _without_lockstep(self) -> Callable[..., Any]:
-        """The step as `LOCKSTEP=off|torch|torch-one-rank` asks for it; said once."""
-        word = mode()
-        if int(os.environ.get("RANK", "0")) == 0:
-            from lockstep.fleet.say import say
-
-            say(0, f"LOCKSTEP={word}: {self.name} runs {_WORDS[word]}")
-        if word == OFF:
-            return self.step.function
-        if word == TORCH_ONE_RANK:
-            torch.compiler.config.compile_on_one_rank = True
-        return torch.compile(self.step.function)
-
-
-_WORDS = {
-    "off": "eagerly",
-    "torch": "under plain torch.compile, on every rank",
-    "torch-one-rank": "under torch.compile with compile_on_one_rank, on every rank",
-}
 
 
 def _refuse_nested(step: CompiledStep) -> None:
