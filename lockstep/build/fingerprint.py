@@ -13,7 +13,9 @@ import hashlib
 import inspect
 import json
 import platform
+import sys
 import textwrap
+from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
@@ -140,11 +142,31 @@ def _versions(found: Reach) -> Fields:
     fields: Fields = {"version lockstep": __version__, "version python": platform.python_version()}
     fields |= {f"version {k}": v for k, v in basic_requires(()).items() if k != "ops"}
     fields["machine"] = platform.machine()
-    owners = metadata.packages_distributions()
-    for package in sorted(found.libraries - {"torch", "lockstep", "builtins"}):
-        for distribution in sorted(set(owners.get(package, []))):
+    for package in sorted(found.libraries - {"torch", "lockstep"}):
+        for distribution in _distributions_of(package):
             fields[f"version {distribution}"] = metadata.version(distribution)
     return fields
+
+
+@functools.cache
+def _distributions_of(package: str) -> tuple[str, ...]:
+    """The distributions that own an import package; none for Python's own.
+
+    Most bear their package's name. The full table reads every installed file's name, which takes
+    longer than loading a program, so it is asked last.
+    """
+    if package in sys.stdlib_module_names:
+        return ()
+    try:
+        metadata.version(package)
+        return (package,)
+    except metadata.PackageNotFoundError:
+        return tuple(sorted(set(_owners().get(package, []))))
+
+
+@functools.cache
+def _owners() -> Mapping[str, list[str]]:
+    return metadata.packages_distributions()
 
 
 def _globals() -> Fields:
