@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import runpy
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -183,7 +183,7 @@ class Here:
     """A script's place in its launch."""
 
     def __init__(self) -> None:
-        self.rank, self.folder = int(os.environ["RANK"]), Path(os.environ[_FOLDER])
+        self.rank, self.folder = int(os.environ.get("RANK", "0")), Path(os.environ[_FOLDER])
         (self.folder / f"result{self.rank}").unlink(missing_ok=True)
         (self.folder / f"pid{self.rank}").write_text(str(os.getpid()))
 
@@ -199,7 +199,7 @@ class Here:
 # ---- the forking process ---------------------------------------------------------------------
 
 
-def _start(job: dict[str, Any]) -> int:
+def _start(job: dict[str, Any], main: Callable[[], None]) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -212,7 +212,7 @@ def _start(job: dict[str, Any]) -> int:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.environ.update(job["env"])
         sys.argv = job["argv"]
-        runpy.run_module("torch.distributed.run", run_name="__main__")
+        main()
         code = 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1
@@ -243,7 +243,7 @@ def _end(pid: int, codes: dict[int, int]) -> None:
 
 
 def _serve() -> None:
-    import torch.distributed.run  # noqa: F401
+    from torch.distributed.run import main
 
     codes: dict[int, int] = {}
     pid = 0
@@ -251,7 +251,7 @@ def _serve() -> None:
         message = json.loads(line)
         answer = None
         if "start" in message:
-            pid = _start(message["start"])
+            pid = _start(message["start"], main)
         elif "poll" in message:
             answer = _poll(pid, codes)
         else:
