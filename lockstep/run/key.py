@@ -6,6 +6,7 @@ read anew (identities, Python attributes) is held by `Bound` and only rebuilt wh
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from lockstep.build.fingerprint import show
 from lockstep.capture.binding import Call, Step, describe
 from lockstep.capture.reach import reach
 from lockstep.capture.state import State, collect
+from lockstep.spmd.mesh import default_device_type
 
 _SCALAR = (bool, int, float, str, type(None))
 
@@ -34,6 +36,7 @@ class Bound:
         self._sizes = [(m, len(m)) for m in _mappings(self.state, call)]
         self._watched = list(_watched(step, call, self.state))
         self.parameters = [slot.tensor for slot in self.state.parameters]
+        self._order = {id(p): -i for i, p in enumerate(self.parameters, 1)}
         self._modules = [module for _, module in self.state.modules]
         self.signature = (_layout(self.state), tuple(show_value(v) for *_, v in self._watched))
 
@@ -65,7 +68,7 @@ class Bound:
         )
 
     def _leaves(self, call: Call) -> tuple[Any, ...]:
-        seen: dict[int, int] = {id(p): -i for i, p in enumerate(self.parameters, 1)}
+        seen = dict(self._order)
         found: list[tuple[Any, ...]] = []
         for i, leaf in enumerate(call.leaves):
             if isinstance(leaf, torch.Tensor):
@@ -84,14 +87,22 @@ class Bound:
 
 def modes() -> tuple[Any, ...]:
     """The ambient modes that change what operations do."""
-    kinds = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
-    casts = [torch.get_autocast_dtype(k) if torch.is_autocast_enabled(k) else None for k in kinds]
+    casts = [
+        torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        for kind in _device_kinds()
+    ]
     return (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
         torch.are_deterministic_algorithms_enabled(),
         *casts,
     )
+
+
+@functools.cache
+def _device_kinds() -> tuple[str, ...]:
+    kind = default_device_type()  # asking anew would cost more than all the rest of the key
+    return ("cpu",) if kind == "cpu" else ("cpu", kind)
 
 
 def contract(call: Call, bound: Bound) -> dict[str, Any]:
@@ -112,7 +123,8 @@ def contract(call: Call, bound: Bound) -> dict[str, Any]:
     for name, module in bound.state.modules:
         fields[f"{name}.training"] = module.training
     fields["argument tree"] = str(call.spec)
-    names = ("grad", "inference", "deterministic", "autocast cpu", "autocast cuda")
+    casts = [f"autocast {kind}" for kind in _device_kinds()]
+    names = ("grad", "inference", "deterministic", *casts)
     for name, value in zip(names, modes(), strict=False):
         fields[f"mode {name}"] = value if isinstance(value, bool) else str(value)
     for name, optimizer in bound.state.optimizers:
