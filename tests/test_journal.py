@@ -1,0 +1,42 @@
+"""A journal holds whole lines only, whoever writes, and reads back in the order of time."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from pathlib import Path
+
+from lockstep.journal import Journal, read_journals
+
+
+def _write(path: Path, rank: int) -> None:
+    journal = Journal(path, rank, world=4)
+    for i in range(200):
+        journal.event("tick", i=i, text="x" * 300)
+
+
+def test_lines_of_several_writers_never_mix(tmp_path: Path) -> None:
+    path = tmp_path / "all.jsonl"
+    spawn = multiprocessing.get_context("spawn")
+    writers = [spawn.Process(target=_write, args=(path, rank)) for rank in range(3)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len(lines) == 600
+    assert [line["i"] for line in lines if line["rank"] == 1] == list(range(200))
+    assert lines[0]["world"] == 4
+
+
+def test_a_torn_line_is_dropped_and_the_rest_is_sorted(tmp_path: Path) -> None:
+    Journal(tmp_path / "b.jsonl", 1).event("second")
+    Journal(tmp_path / "a.jsonl", 0).event("third", time=float("inf"))
+    (tmp_path / "c.jsonl").write_text('{"time": 0, "event": "first"}\n{"time": 1, "ev')
+    assert [e["event"] for e in read_journals(tmp_path)] == ["first", "second", "third"]
+
+
+def test_no_path_keeps_nothing_and_a_closed_journal_drops() -> None:
+    journal = Journal(None, 0)
+    journal.event("lost")
+    journal.close()
