@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -10,8 +11,10 @@ from lockstep.fleet.client import encoded
 from lockstep.fleet.faults import Fault
 from lockstep.fleet.say import ranks_text
 
+SHAPES = "give every rank the same shapes: pad the last batch, or DataLoader(drop_last=True)"
+_TENSOR = re.compile(r"[a-z]+\d*\[[^\]]*\]")  # i64[8, 16]
 _FIXES = {
-    "input": "give every rank the same shapes: pad the last batch, or DataLoader(drop_last=True)",
+    "input": SHAPES,
     "source": "start every rank from the same files",
     "code": "start every rank from the same files",
     "torch": "install the same versions on every node",
@@ -101,7 +104,7 @@ def odd_contract(
         got="; ".join(f"{name} {got} on {those}" for name, got, _ in fields[:4]) or None,
         want="; ".join(f"{name} {want} on {rest}" for name, _, want in fields[:4]) or None,
         why="one program runs on every rank, so all must ask for the same one",
-        fix=_fix(fields[0][0] if fields else ""),
+        fix=_fix(*fields[0][:2]) if fields else _fix("", ""),
     )
 
 
@@ -127,7 +130,9 @@ def _shown(value: Any) -> str:
     return "nothing" if value is None else text if len(text) <= 200 else f"{text[:200]}..."
 
 
-def _fix(path: str) -> str:
+def _fix(path: str, got: str) -> str:
+    if _TENSOR.match(got):
+        return SHAPES
     for word, fix in _FIXES.items():
         if word in path.lower():
             return fix

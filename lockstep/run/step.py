@@ -82,8 +82,7 @@ class CompiledStep:
         here = session()
         if variant is None:
             variant = self._admit(here, key, call, bound)
-        if self._calls <= 3:
-            here.fleet.call(self.name, variant.name, self._calls)
+        here.fleet.call(self.name, variant.name, self._calls)  # lone votes are judged by it
         # Guarded at every call: a rank that a fault finds stuck in here is ended by its deadman.
         with here.fleet.guard(f"running {self.name}, call {self._calls}"):
             if self._calls <= 3:

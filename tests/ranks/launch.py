@@ -103,6 +103,7 @@ class Torchrun:
             "out": str(folder / "torchrun"),
             "env": {
                 "OMP_NUM_THREADS": "1",
+                "RES_OPTIONS": "timeout:1 attempts:1",  # stores look their own address up
                 "LOCKSTEP_STORE": str(folder / "store"),
                 "LOCKSTEP_RUNS": str(folder / "runs"),
                 "LOCKSTEP_TIMING": QUICK,
