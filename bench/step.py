@@ -108,6 +108,7 @@ def main(steps: int = 60, layers: int = 4, batch: int = 8, length: int = 128) ->
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{folder}/inductor"
         os.environ["LOCKSTEP_STORE"] = f"{folder}/store"
         os.environ["LOCKSTEP_RUNS"] = f"{folder}/runs"
+        os.environ["KINETO_LOG_LEVEL"] = "99"  # the profiler looks for accelerators, loudly
         made, clear = ways(layers, batch, length)
         seconds(made, clear, 3)  # compile, and one step more
         taken = seconds(made, clear, steps)

@@ -41,7 +41,7 @@ def batches(shard: torch.Tensor, batch: int, length: int, seed: int) -> Iterator
         yield shard[starts + torch.arange(length + 1)]
 
 
-def main(steps: int = 300, batch: int = 8, length: int = 128, lr: float = 3e-3) -> None:
+def main(steps: int = 200, batch: int = 8, length: int = 128, lr: float = 3e-3) -> None:
     rank, world, device = dist.get_rank(), dist.get_world_size(), torch.device(mesh.device_type)
     topics = pydoc_data.topics.topics
     text = torch.tensor(list("".join(topics[name] for name in sorted(topics)).encode()))
