@@ -372,3 +372,12 @@ def inductor_cache_folder() -> str:
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
     return cache_dir()
+
+
+def returns_its_first_argument(target: Any) -> bool:
+    """Whether an operator writes its first argument and returns it, as `add_` does."""
+    schema = getattr(target, "_schema", None)
+    if schema is None or len(schema.returns) != 1 or not schema.arguments:
+        return False
+    first, back = schema.arguments[0].alias_info, schema.returns[0].alias_info
+    return bool(first and back and first.is_write and back.is_write)

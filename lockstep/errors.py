@@ -73,6 +73,12 @@ class LoweringError(LockstepError):
     code = "LS200"
 
 
+class ToolchainError(LoweringError):
+    """The building machine lacks what a back end needs, such as a compiler; another may have it."""
+
+    code = "LS201"
+
+
 class ArtifactError(LockstepError):
     """An artifact is damaged, foreign, or not the one this job wants."""
 

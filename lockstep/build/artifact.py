@@ -110,6 +110,7 @@ def pack(
     """
     blobs = {"program.py": program.text.encode()}
     blobs |= {f"kernels/{digest}.so": library for digest, library in program.kernels.items()}
+    blobs |= {f"kernels/{digest}.cpp": text.encode() for digest, text in program.sources.items()}
     taken = sorted(set(blobs) & set(extra or {}))
     reserved = sorted(set(_RESERVED) & set(manifest))
     if taken or reserved:

@@ -31,3 +31,16 @@ def cpu_features() -> frozenset[str]:
         return parse_cpuinfo(_CPUINFO.read_text())
     except OSError:
         return frozenset()
+
+
+# What gcc and clang may use in vectorised code for `-march=native`, by the kernel's names. Flags of
+# other kinds (virtualisation, mitigations) differ between equal machines and would refuse them.
+_VECTOR = re.compile(
+    r"sse3|pni|ssse3|sse4_1|sse4_2|sse4a|avx.*|fma|fma4|xop|f16c|bmi1|bmi2|abm|lzcnt|tbm|movbe|popcnt"
+    r"|adx|gfni|amx.*|cx16|lahf_lm|asimd.*|sve.*|sme|sme[0-9].*|bf16|i8mm|fphp|fcma|atomics|jscvt|lrcpc"
+)
+
+
+def kernel_features() -> frozenset[str]:
+    """Return the features of this machine that compiled kernels may use."""
+    return frozenset(name for name in cpu_features() if _VECTOR.fullmatch(name))

@@ -6,10 +6,10 @@ import ast
 import builtins
 import math
 import operator
-from collections.abc import Iterator
 from typing import Any
 
 from lockstep.build.backends import Lowerable
+from lockstep.build.holdable import check_nodes
 from lockstep.build.program import Program
 from lockstep.build.requires import basic_requires
 from lockstep.errors import LoweringError
@@ -36,11 +36,8 @@ def lower_graph(graph: Lowerable) -> Program:
     Raises:
         LoweringError: LS200, a tensor constant, a submodule, or an argument that text can't hold.
     """
-    import torch
-
     nodes = list(graph.gm.graph.nodes)
-    for node in nodes:
-        _check_node(node, torch)
+    check_nodes(nodes)
     text = _HEADER + ast.unparse(_module(graph.gm)) + "\n"
     return Program("graph", text, {}, basic_requires(nodes))
 
@@ -105,44 +102,3 @@ def _check_names(forward: ast.FunctionDef, known: set[str]) -> None:
         raise LoweringError(
             "the graph's text would use names that no rank has", got=", ".join(loose)
         )
-
-
-def _check_node(node: Any, torch: Any) -> None:
-    if node.op == "get_attr":
-        raise LoweringError(
-            f"the graph holds a constant, {node.target}",
-            where=str(node),
-            want="tensors as inputs of the step",
-            why="a program carries no weights and no data: they would be the building rank's",
-            fix="pass the tensor to the step, or make it a buffer of the model",
-        )
-    if node.op not in ("placeholder", "call_function", "output"):
-        raise LoweringError(
-            f"the graph holds a {node.op} node", where=str(node), got=str(node.target)
-        )
-    for value in _leaves((node.args, node.kwargs)):
-        if not isinstance(value, _holdable(torch)):
-            raise LoweringError(
-                f"an argument of {node.target} is not a plain value",
-                where=str(node),
-                got=f"{type(value).__name__}: {value!r}"[:200],
-                want="tensors, numbers, strings, dtypes and devices",
-            )
-
-
-def _holdable(torch: Any) -> tuple[type, ...]:
-    plain = (type(None), bool, int, float, complex, str)
-    return (*plain, torch.fx.Node, torch.dtype, torch.device, torch.layout, torch.memory_format)
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _leaves(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _leaves(item)
-    elif isinstance(value, slice):
-        yield from _leaves((value.start, value.stop, value.step))
-    else:
-        yield value

@@ -13,11 +13,12 @@ class Program:
     Args:
         backend: the back end's name, "graph" or "inductor".
         text: one readable Python module that defines `call(inputs: list) -> Sequence`. The call
-            empties its list, so that inputs are freed as early as eager frees them. It runs with
-            gradients off; loading does both the import of torch and that.
+            empties its list, so that inputs are freed as early as eager frees them. The loader
+            runs it with gradients and autocast off.
         kernels: digest of a kernel's generated source -> the bytes of its shared library.
         requires: what a rank must have to load it: {"torch", "torch_git", "ops"}, and with kernels
             also {"machine", "python_abi", "cpu_features"}.
+        sources: digest of a kernel -> the C++ that its library was compiled from, to be read.
 
     Example:
         >>> Program("graph", "def call(inputs): return ()", {}, {}).backend
@@ -28,3 +29,4 @@ class Program:
     text: str = field(repr=False)
     kernels: dict[str, bytes] = field(repr=False)
     requires: dict[str, Any]
+    sources: dict[str, str] = field(repr=False, default_factory=dict)

@@ -1,0 +1,159 @@
+"""The text of `lockstep show`: an artifact's manifest in rows; nothing of it is executed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from lockstep.build.artifact import VERSION, read_manifest
+
+_SHORT = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
+_TOLD = {
+    "step",
+    "backend",
+    "nodes",
+    "built",
+    "requires",
+    "fingerprint",
+    "contract",
+    "schedule",
+    "blobs",
+}
+
+
+def describe(path: str | os.PathLike[str]) -> str:
+    """Verify an artifact's file and tell what is in it.
+
+    Args:
+        path: the file.
+
+    Returns:
+        Lines of text: the step, who built it and what it needs, its inputs, outputs and
+        collectives, its blobs, and the fingerprint's fields.
+
+    Raises:
+        ArtifactError: LS210, the file is damaged or foreign.
+        OSError: the file can't be read.
+    """
+    manifest = read_manifest(path)
+    with Path(path).open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    parts = [
+        _head(Path(path), digest, manifest),
+        _requires(manifest.get("requires", {})),
+        _contract(manifest.get("contract", {})),
+        _schedule(manifest.get("schedule", [])),
+        _blobs(manifest["blobs"]),
+        _fields("fingerprint", manifest.get("fingerprint", {})),
+        _fields("also", {key: manifest[key] for key in sorted(set(manifest) - _TOLD)}),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _head(path: Path, digest: str, manifest: dict[str, Any]) -> str:
+    size = path.stat().st_size
+    lines = [f"{path.name}: verified, {_bytes(size)}, format {VERSION}", f"  sha256    {digest}"]
+    nodes = f", {manifest['nodes']} nodes" if "nodes" in manifest else ""
+    step = manifest.get("step", "no name")
+    lines.append(f"  step      {step}, back end {manifest['backend']}{nodes}")
+    built = manifest.get("built")
+    if isinstance(built, dict):
+        lines.append(f"  built     {_built(built)}")
+    return "\n".join(lines)
+
+
+def _built(built: dict[str, Any]) -> str:
+    parts = []
+    if "time" in built:
+        parts.append(time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(built["time"])))
+    if "rank" in built:
+        parts.append(f"by rank {built['rank']} of {built.get('world', '?')}")
+    seconds = built.get("seconds", {})
+    parts += [f"{name} {value:.1f} s" for name, value in sorted(seconds.items())]
+    return ", ".join(parts)
+
+
+def _requires(requires: dict[str, Any]) -> str:
+    rows = [
+        (name.replace("_", " "), ", ".join(map(str, value)) if isinstance(value, list) else value)
+        for name, value in sorted(requires.items())
+        if value != []
+    ]
+    return _table("requires", rows)
+
+
+def _contract(contract: dict[str, Any]) -> str:
+    inputs = [
+        (
+            item["kind"],
+            item["name"] + "".join(f" = {tie}" for tie in item.get("ties", [])),
+            _type(item),
+        )
+        for item in contract.get("inputs", [])
+    ]
+    returns = [(item["kind"], _rest(item, "kind")) for item in contract.get("returns", [])]
+    effects = [
+        (item["kind"], item["name"], _rest(item, "kind", "name"))
+        for item in contract.get("effects", [])
+    ]
+    tables = [_table("inputs", inputs), _table("returns", returns), _table("effects", effects)]
+    return "\n\n".join(table for table in tables if table)
+
+
+def _schedule(schedule: list[dict[str, Any]]) -> str:
+    rows = [
+        (
+            item.get("op", "?"),
+            item.get("axis", "?"),
+            _type(item) if "shape" in item else "",
+            item.get("phase", ""),
+            item.get("line") or "",
+        )
+        for item in schedule
+    ]
+    return _table("collectives", rows)
+
+
+def _blobs(blobs: list[dict[str, Any]]) -> str:
+    rows = [(row["name"], _bytes(row["size"]), row["sha256"][:16]) for row in blobs]
+    return _table("blobs", rows)
+
+
+def _fields(title: str, fields: dict[str, Any]) -> str:
+    rows = [
+        (name, value if isinstance(value, str) else json.dumps(value))
+        for name, value in fields.items()
+    ]
+    return _table(title, sorted(rows))
+
+
+def _type(item: dict[str, Any]) -> str:
+    """`f32[8, 16]` of a shape and a dtype's name."""
+    dtype = str(item.get("dtype", "?")).removeprefix("torch.")
+    stem = dtype.rstrip("0123456789")
+    return f"{_SHORT.get(stem, stem)}{dtype[len(stem) :]}{list(item['shape'])}"
+
+
+def _rest(item: dict[str, Any], *but: str) -> str:
+    rest = {key: value for key, value in item.items() if key not in but and value not in (None, -1)}
+    return " ".join(f"{key} {value}" for key, value in rest.items())
+
+
+def _bytes(size: int) -> str:
+    return f"{size} bytes" if size < 10_000 else f"{size / 1e6:.2f} MB"
+
+
+def _table(title: str, rows: Iterable[tuple[Any, ...]]) -> str:
+    """Rows under a title with their count; columns padded, the last one as it is."""
+    texts = [tuple(str(cell) for cell in row) for row in rows]
+    if not texts:
+        return ""
+    widths = [max(len(row[column]) for row in texts) for column in range(len(texts[0]))]
+    widths[-1] = 0
+    lines = ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in texts]
+    return "\n".join([f"{title} ({len(texts)})", *lines])

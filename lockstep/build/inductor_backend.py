@@ -1,0 +1,81 @@
+"""Back end `inductor`: the captured graph compiled once, its libraries shipped with it.
+
+Bitwise equal to compiling the same graph on each rank; not to eager, whose operators it fuses.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from lockstep import _compat
+from lockstep.build.backends import Lowerable
+from lockstep.build.cpu import kernel_features
+from lockstep.build.holdable import check_nodes
+from lockstep.build.outputs import split_outputs
+from lockstep.build.program import Program
+from lockstep.build.requires import basic_requires, kernel_requires
+from lockstep.build.rewrite import Rewritten, rewrite
+from lockstep.errors import LockstepError, LoweringError, ToolchainError
+
+# Draw what eager draws for a seed; and no line tables, which double the libraries' size and take
+# longer to write.
+_OPTIONS = {"fallback_random": True, "aot_inductor.enable_line_tables": False}
+
+
+def lower_inductor(graph: Lowerable) -> Program:
+    """Compile the graph and gather what a rank needs to run it without a compiler.
+
+    The user's Inductor configuration and cache folder hold, apart from the options above.
+
+    Raises:
+        LoweringError: LS200, the graph can't be held; the text names the operation and the way out.
+        ToolchainError: LS201, this machine has no working C++ compiler.
+    """
+    nodes = list(graph.gm.graph.nodes)
+    check_nodes(nodes)
+    split = split_outputs(graph.gm)
+    try:
+        with _compat.inductor_options(_OPTIONS):
+            source = _compat.compile_to_python(split.gm, graph.fakes)
+            program = rewrite(source, split.epilogue)
+            libraries = _libraries(program)
+    except LockstepError:
+        raise
+    except Exception as error:
+        raise _translated(error) from error
+    requires = basic_requires(nodes) | kernel_requires(kernel_features() if libraries else ())
+    sources = {digest: kernel.source for digest, kernel in program.kernels.items()}
+    return Program("inductor", program.text, libraries, requires, sources)
+
+
+def _libraries(program: Rewritten) -> dict[str, bytes]:
+    """Read the libraries that this process has just built: hits in the compiler's own table."""
+    return {
+        digest: Path(_compat.built_library(list(kernel.argtypes), kernel.source)).read_bytes()
+        for digest, kernel in program.kernels.items()
+    }
+
+
+def _translated(error: Exception) -> LoweringError:
+    """Say in our words what the compiler could not do, by the operation where it names one."""
+    text = str(error)
+    if _compat.is_machine_trouble(error):
+        return ToolchainError(
+            "this machine can't compile the step",
+            got=f"{type(error).__name__}: {_first_line(text)}",
+            want="a working C++ compiler, and room for temporary files",
+            why="one machine has to compile the step; the others load it",
+            fix=["install g++ on this machine, or make room", 'backend="graph"'],
+        )
+    named = re.search(r"target: (\S+)", text) or re.search(r"\b(\w+::\w+)\(", text)
+    return LoweringError(
+        f"the compiler can't hold {named.group(1) if named else 'this graph'}",
+        got=f"{type(error).__name__}: {_first_line(text)}",
+        fix='backend="graph"',
+    )
+
+
+def _first_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0][:300] if lines else "no text"

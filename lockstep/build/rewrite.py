@@ -1,0 +1,200 @@
+"""Make Inductor's generated module our own: no private import, and digests in place of C++ sources.
+
+The module is edited as a syntax tree. What a rank's loader has no stand-in for is refused here, on
+the building rank, and never met on another.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lockstep import _compat
+from lockstep.errors import LoweringError
+
+_PUBLIC = {"math", "cmath", "contextlib", "functools", "torch"}
+_PROVIDED = {"kernel", "extern_kernels", "__name__"}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One C++ kernel as the compiler was given it."""
+
+    argtypes: tuple[str, ...]
+    source: str
+
+    @property
+    def digest(self) -> str:
+        """The kernel's name in an artifact: of its source and signature, not of the machine."""
+        text = json.dumps([self.argtypes, self.source])
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """The module that ranks execute, and the kernels that it names by digest."""
+
+    text: str
+    kernels: dict[str, Kernel]
+
+
+def rewrite(source: str, epilogue: str = "") -> Rewritten:
+    """Turn a generated module into one that needs torch, shipped libraries and our stand-ins alone.
+
+    Args:
+        source: what `compile_to_python` returned.
+        epilogue: text appended to the module.
+
+    Raises:
+        LoweringError: LS200, naming the import, kernel kind or operator that can't be held.
+    """
+    tree = ast.parse(source + epilogue)
+    kernels: dict[str, Kernel] = {}
+    body = [_replaced(item, kernels) for item in tree.body]
+    tree.body = _needed([item for item in body if item is not None])
+    for item in tree.body:
+        if isinstance(item, ast.FunctionDef) and item.name == "call":
+            _pass_the_list_itself(item)
+    _check(tree)
+    return Rewritten(ast.unparse(ast.fix_missing_locations(tree)) + "\n", kernels)
+
+
+def dotted(node: ast.AST) -> str | None:
+    """Return `a.b.c` of a chain of attributes on a name, else None."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else None
+
+
+def _replaced(item: ast.stmt, kernels: dict[str, Kernel]) -> ast.stmt | None:
+    """Return the statement to keep at module level: without async_compile, by digest."""
+    if isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant):
+        return None
+    if isinstance(item, ast.Delete):
+        return None
+    value = item.value if isinstance(item, (ast.Assign, ast.Expr)) else None
+    name = dotted(value.func) if isinstance(value, ast.Call) else None
+    if name in ("AsyncCompile", "async_compile.wait"):
+        return None
+    if not isinstance(value, ast.Call) or not (name or "").startswith("async_compile."):
+        return item
+    if name != "async_compile.cpp_pybinding" or len(value.args) != 2 or value.keywords:
+        raise _refusal(f"a kernel of the kind {name}", "kernels compiled for the CPU by C++")
+    argtypes, source = (ast.literal_eval(argument) for argument in value.args)
+    kernel = Kernel(tuple(argtypes), source)
+    kernels[kernel.digest] = kernel
+    value.func, value.args = ast.Name("kernel", ast.Load()), [ast.Constant(kernel.digest)]
+    return item
+
+
+def _needed(body: list[ast.stmt]) -> list[ast.stmt]:
+    """Drop imports and aliases that nothing uses, again until nothing changes."""
+    while True:
+        used = _loaded(ast.Module(body, []))
+        kept, seen = [], set()
+        for item in body:
+            if isinstance(item, (ast.Import, ast.ImportFrom)):
+                item.names = [a for a in item.names if (a.asname or a.name.split(".")[0]) in used]
+                text = ast.unparse(item) if item.names else ""
+                if not text or text in seen or _is_provided(item):
+                    continue
+                seen.add(text)
+            elif isinstance(item, ast.Assign) and dotted(item.value) is not None:
+                names = [target.id for target in item.targets if isinstance(target, ast.Name)]
+                if len(names) == len(item.targets) and not used & set(names):
+                    continue
+            kept.append(item)
+        if len(kept) == len(body):
+            return kept
+        body = kept
+
+
+def _is_provided(item: ast.stmt) -> bool:
+    """Whether an import's names are all given by the loader's scope."""
+    if not isinstance(item, ast.ImportFrom) or item.module in _PUBLIC:
+        return False
+    unknown = [a.name for a in item.names if (a.asname or a.name) not in _compat.STAND_INS]
+    if unknown:
+        raise _refusal(f"{', '.join(unknown)} of {item.module}", "names that a rank's loader has")
+    return True
+
+
+def _pass_the_list_itself(call: ast.FunctionDef) -> None:
+    """`list(flat_inputs)` keeps the caller's list alive, and with it every input to the end."""
+    for node in ast.walk(call):
+        for name, value in ast.iter_fields(node):
+            if isinstance(value, list):
+                setattr(node, name, [_unlisted(item) for item in value])
+
+
+def _unlisted(node: object) -> object:
+    if isinstance(node, ast.Call) and dotted(node.func) == "list" and len(node.args) == 1:
+        if dotted(node.args[0]) == "flat_inputs":
+            return node.args[0]
+    return node
+
+
+def _check(tree: ast.Module) -> None:
+    for item in ast.walk(tree):
+        if isinstance(item, ast.Import):
+            odd = [alias.name for alias in item.names if alias.name not in _PUBLIC]
+            if odd:
+                raise _refusal(f"import {', '.join(odd)}", "public modules")
+    for name in _chains(tree):
+        first, _, rest = name.partition(".")
+        if name.startswith(tuple(f"{package}." for package in _compat.PRIVATE_PACKAGES)):
+            raise _refusal(name, "nothing of the compiler")
+        if first == "extern_kernels" and rest.split(".")[0] not in _compat.EXTERN_KERNELS:
+            raise _refusal(f"the kernel {name}", "kernels that torch exports by name")
+    loose = sorted(_loaded(tree) - _bound(tree) - _PROVIDED - set(dir(builtins)))
+    loose = [name for name in loose if name not in _compat.STAND_INS]
+    if loose:
+        raise _refusal(f"the names {', '.join(loose)}", "names that a rank's loader has")
+
+
+def _chains(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            name = dotted(node)
+            if name is not None:
+                yield name
+
+
+def _loaded(tree: ast.AST) -> set[str]:
+    return {
+        node.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+    }
+
+
+def _bound(tree: ast.AST) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.arg):
+            names.add(node.arg)
+        elif isinstance(node, ast.alias):
+            names.add((node.asname or node.name).split(".")[0])
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            names.add(node.name)
+    return names
+
+
+def _refusal(got: str, want: str) -> LoweringError:
+    return LoweringError(
+        "the compiled program needs what a rank's loader does not have",
+        got=got,
+        want=want,
+        why="it would fail on every rank but the building one",
+        fix='backend="graph"',
+    )

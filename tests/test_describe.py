@@ -1,0 +1,92 @@
+"""`lockstep show`'s text: everything in the manifest, in rows, from the file's bytes alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lockstep.build.artifact import pack
+from lockstep.build.describe import describe
+from lockstep.build.program import Program
+from lockstep.errors import ArtifactError
+
+MANIFEST = {
+    "step": "train_step",
+    "nodes": 12,
+    "built": {"time": 0, "rank": 0, "world": 2, "seconds": {"lower": 2.04, "capture": 1}},
+    "fingerprint": {"mesh dp": 2, "backend": "graph"},
+    "contract": {
+        "inputs": [
+            {"name": "wte", "kind": "param", "shape": [8, 4], "dtype": "float32", "ties": ["head"]},
+            {"name": "tokens", "kind": "arg", "shape": [2], "dtype": "int64", "ties": []},
+        ],
+        "returns": [{"kind": "output", "index": 0, "value": None}],
+        "effects": [{"kind": "grad", "name": "wte", "output": 1, "input": None}],
+    },
+    "schedule": [
+        {
+            "op": "all_reduce",
+            "axis": "dp",
+            "shape": [8, 4],
+            "dtype": "bfloat16",
+            "line": "train.py:9",
+            "phase": "backward",
+        }
+    ],
+    "later": [1],
+}
+
+
+def shown(tmp_path: Path) -> str:
+    path = tmp_path / "step.lockstep"
+    program = Program("graph", "raise SystemExit", {}, {"torch": "2.14.1", "ops": []})
+    path.write_bytes(pack(MANIFEST, program).to_bytes())
+    return describe(path)
+
+
+def test_the_whole_text(tmp_path: Path) -> None:
+    lines = shown(tmp_path).splitlines()
+    assert lines[0].startswith("step.lockstep: verified, ") and lines[0].endswith(", format 1")
+    assert lines[1].startswith("  sha256    ") and len(lines[1].split()[1]) == 64
+    blob = "  program.py  16 bytes  "
+    assert [line if not line.startswith(blob) else blob for line in lines[2:]] == [
+        "  step      train_step, back end graph, 12 nodes",
+        "  built     1970-01-01 00:00:00 UTC, by rank 0 of 2, capture 1.0 s, lower 2.0 s",
+        "",
+        "requires (1)",
+        "  torch  2.14.1",
+        "",
+        "inputs (2)",
+        "  param  wte = head  f32[8, 4]",
+        "  arg    tokens      i64[2]",
+        "",
+        "returns (1)",
+        "  output  index 0",
+        "",
+        "effects (1)",
+        "  grad  wte  output 1",
+        "",
+        "collectives (1)",
+        "  all_reduce  dp  bf16[8, 4]  backward  train.py:9",
+        "",
+        "blobs (1)",
+        blob,
+        "",
+        "fingerprint (2)",
+        "  backend  graph",
+        "  mesh dp  2",
+        "",
+        "also (1)",
+        "  later  [1]",
+    ]
+
+
+def test_a_bare_artifact_and_a_damaged_one(tmp_path: Path) -> None:
+    path = tmp_path / "bare.lockstep"
+    data = pack({}, Program("graph", "", {}, {})).to_bytes()
+    path.write_bytes(data)
+    assert "step      no name, back end graph" in describe(path)
+    path.write_bytes(data[:-30])
+    with pytest.raises(ArtifactError, match=r"bare\.lockstep"):
+        describe(path)
