@@ -208,6 +208,13 @@ def required(me: Rank) -> None:
     _obtain(me, required=True)
 
 
+def never_votes(me: Rank) -> None:
+    """Rank 1 lives, and does something else."""
+    if me.rank == 1:
+        time.sleep(60)
+    _obtain(me)
+
+
 def watcher_breaks(me: Rank) -> None:
     """A bug in one rank's watcher is told as that rank's fault."""
     if me.rank == 1:

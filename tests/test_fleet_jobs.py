@@ -1,0 +1,281 @@
+"""Jobs of real processes: hits and misses, disagreement, failures, and that nothing hangs.
+
+Each job runs a function of `tests.fleet_scenarios` on every rank. A job whose ranks would hang is
+killed at a limit and shows exit code 999, which no assertion below accepts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fleet_jobs import Ended, Jobs
+
+KILLED = -9
+STUCK = 75
+
+
+@pytest.fixture(scope="module")
+def jobs() -> Iterator[Jobs]:
+    running = Jobs()
+    yield running
+    running.close()
+
+
+def all_say(ended: Ended, *texts: str) -> None:
+    """Every rank printed every text."""
+    for rank, printed in enumerate(ended.errors):
+        for text in texts:
+            assert text in printed, f"rank {rank} does not say {text!r}:\n{printed}"
+
+
+# ---- all is well ---------------------------------------------------------------------------------
+
+
+def test_one_builds_the_others_load_and_the_next_start_hits(jobs, tmp_path):
+    first = jobs.run("plain", tmp_path, world=4, nodes=2)
+    assert first.codes == [0] * 4
+    assert [row["role"] for row in first.results] == ["built", "loaded", "loaded", "loaded"]
+    assert {row["by"] for row in first.results} == {0}
+    assert len({row["digest"] for row in first.results}) == 1
+    assert {row["path"] for row in first.results} == {str(tmp_path / "store/step.lockstep")}
+    assert "rank 1 waits for rank 0 to build train_step (attempt 1, " in first.errors[1]
+    assert first.errors[0] == "" or "waits for rank" in first.errors[0]
+    assert len(first.of("built")) == 1 and len(first.of("confirmed")) == 4
+
+    again = jobs.run("plain", tmp_path, world=4, nodes=2)
+    assert again.codes == [0] * 4
+    assert [(row["role"], row["by"]) for row in again.results] == [("loaded", None)] * 4
+    assert "build" not in "".join(again.errors)
+    assert len(again.of("built")) == 1  # the journal of both runs: nothing was built since
+
+
+def test_a_node_without_the_bytes_gets_them_once_and_keeps_them(jobs, tmp_path):
+    ended = jobs.run("own_stores", tmp_path, world=4, nodes=2, times=500_000)
+    assert ended.codes == [0] * 4
+    assert [row["data"] for row in ended.results] == [6_000_000] * 4
+    shipped = ended.of("shipped")
+    assert [(row["rank"], row["bytes"]) for row in shipped] == [(2, 6_000_000)]
+    assert [row["path"] for row in ended.results] == [
+        str(tmp_path / f"store{node}/step.lockstep") for node in (0, 0, 1, 1)
+    ]
+
+
+def test_a_hit_on_one_node_alone_is_shipped_to_the_other(jobs, tmp_path):
+    (tmp_path / "store1").mkdir(mode=0o700)
+    file = tmp_path / "store1/step.lockstep"
+    file.write_bytes(b"from the last run")
+    file.chmod(0o600)
+    ended = jobs.run("own_stores", tmp_path, nodes=2)
+    assert ended.codes == [0, 0]
+    assert [(row["role"], row["data"]) for row in ended.results] == [("loaded", 17)] * 2
+    assert ended.of("built") == [] and [row["rank"] for row in ended.of("shipped")] == [0]
+    assert (tmp_path / "store0/step.lockstep").read_bytes() == b"from the last run"
+
+
+def test_a_store_that_keeps_nothing_leaves_the_job_running(jobs, tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    ended = jobs.run("plain", tmp_path, world=3, nodes=1, store="file/store")
+    assert ended.codes == [0] * 3
+    assert [row["path"] for row in ended.results] == [None] * 3
+    assert len({row["digest"] for row in ended.results}) == 1
+    assert "could not keep step.lockstep: Not a directory" in ended.errors[0]
+    assert sorted(row["rank"] for row in ended.of("shipped")) == [1, 2]
+
+
+def test_a_store_that_must_keep_it_is_an_error_everywhere(jobs, tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    ended = jobs.run("required", tmp_path, store="file/store")
+    assert ended.codes == [1, 1]
+    all_say(ended, "LS230: the store cannot keep step.lockstep", "Not a directory")
+
+
+def test_a_store_that_closes_after_the_work_is_no_fault(jobs, tmp_path):
+    ended = jobs.run("closes_store_first", tmp_path)
+    assert ended.codes == [0, 0]
+    assert ended.of("fault") == ended.of("fault_seen") == []
+    assert "LS400" not in "".join(ended.errors)
+
+
+# ---- disagreement --------------------------------------------------------------------------------
+
+
+def test_the_odd_contract_is_named_on_every_rank(jobs, tmp_path):
+    ended = jobs.run("odd_contract", tmp_path, world=3)
+    assert ended.codes == [1, 1, 1]
+    all_say(
+        ended,
+        "LS400: rank 2 differs in inputs.tokens at train_step",
+        "got  inputs.tokens i64[5, 16] on rank 2",
+        "want inputs.tokens i64[8, 16] on ranks 0, 1",
+        "fix  give every rank the same shapes",
+    )
+    assert ended.of("built") == []
+
+
+def test_ranks_that_call_different_steps_are_told_at_once(jobs, tmp_path):
+    ended = jobs.run("different_steps", tmp_path, world=3)
+    assert ended.codes == [1, 1, 1]
+    all_say(ended, "ranks call different steps", "ranks 0, 2 called train_step; rank 1 called")
+    assert max(ended.seconds) < 5
+
+
+def test_first_calls_are_compared(jobs, tmp_path):
+    ended = jobs.run("different_calls", tmp_path, world=3)
+    assert ended.codes == [1, 1, 1]
+    all_say(
+        ended,
+        "LS400: rank 1 entered another call than ranks 0, 2",
+        "got  eval_step (v0), its call 1 on rank 1",
+        "want train_step (v0), its call 1 on ranks 0, 2",
+    )
+
+
+def test_a_rank_that_alone_meets_another_shape_does_not_hang_the_job(jobs, tmp_path):
+    ended = jobs.run("lone_vote", tmp_path, world=3)
+    assert set(ended.codes) <= {1, STUCK}
+    all_say(
+        ended,
+        "rank 1 differs in inputs.tokens at call 3 of train_step: it alone met something new",
+        "got  inputs.tokens i64[3, 16] on rank 1",
+        "want inputs.tokens i64[8, 16] on ranks 0, 2",
+        "DataLoader(drop_last=True)",
+    )
+    assert max(ended.seconds) < 5
+
+
+def test_a_rank_that_alone_goes_on_is_the_odd_one(jobs, tmp_path):
+    ended = jobs.run("known_alone", tmp_path, world=3)
+    assert ended.codes == [1, 1, 1]
+    all_say(
+        ended,
+        "rank 0 differs in inputs.tokens at call 2 of train_step: it alone went on with v0",
+        "got  inputs.tokens i64[8, 16] on rank 0",
+        "want inputs.tokens i64[3, 16] on ranks 1, 2",
+    )
+
+
+# ---- failures ------------------------------------------------------------------------------------
+
+
+def test_an_error_in_the_builder_reaches_everyone_with_its_traceback(jobs, tmp_path):
+    ended = jobs.run("builder_raises", tmp_path, world=3)
+    assert ended.codes == [1, 1, 1]
+    assert ended.errors[0].endswith("ValueError: no such layer: 7\n")
+    for printed in ended.errors[1:]:
+        told = "rank 0 failed while obtaining train_step: ValueError: no such layer: 7"
+        assert printed.count(f"] LS400: {told}") == 1  # by the watcher, once
+        assert "  traceback of rank 0:" in printed and ", in build" in printed
+        assert f"lockstep.errors.FleetError: LS400: {told}" in printed
+    assert sorted(row["rank"] for row in ended.of("fault_seen")) == [0, 1, 2]
+    assert {row["culprit"] for row in ended.of("fault_seen")} == {0}
+
+
+def test_a_damaged_artifact_is_an_error_everywhere(jobs, tmp_path):
+    assert jobs.run("plain", tmp_path).codes == [0, 0]
+    ended = jobs.run("damaged", tmp_path)
+    assert ended.codes == [1, 1]
+    all_say(ended, "ValueError: 12 bytes are not an artifact")
+
+
+def test_an_uncaught_error_outside_of_any_guard_is_told(jobs, tmp_path):
+    ended = jobs.run("uncaught", tmp_path)
+    assert ended.codes == [1, 1]
+    all_say(ended, "KeyError: 'learning_rate'")
+    assert "rank 1 failed while running the script: KeyError: 'learning_rate'" in ended.errors[0]
+    assert max(ended.seconds) < 5
+
+
+def test_a_rank_that_swallows_its_error_is_ended(jobs, tmp_path):
+    ended = jobs.run("swallows", tmp_path, world=3)
+    assert ended.codes == [STUCK] * 3
+    assert "still running train_step 1 s after the fault of rank 1, at " in ended.errors[0]
+    assert "still running 1.5 s after the fault of rank 1, at " in ended.errors[1]
+    assert "fleet_scenarios.py:" in ended.errors[1]
+    assert "ValueError: bad batch" in ended.errors[2]
+    assert max(ended.seconds) < 6
+
+
+@pytest.mark.parametrize("signal", ["SIGKILL", "SIGSTOP"])
+def test_the_build_is_taken_over_from_a_silent_builder(jobs, tmp_path, signal):
+    ended = jobs.run("builder_struck", tmp_path, world=3, nodes=3, signal=signal, timing="dead=5")
+    assert ended.codes[1:] == [1, 1] and ended.codes[0] != 0
+    assert (tmp_path / "store/step.lockstep").read_bytes() == b"the artifact"  # for the restart
+    takeovers = ended.of("takeover")
+    assert len(takeovers) == 1 and takeovers[0]["rank"] in (1, 2)
+    assert [row["rank"] for row in ended.of("built")] == [takeovers[0]["rank"]]
+    for printed in ended.errors[1:]:
+        assert "LS400: rank 0: no sign of life for 5 s, seen by rank 2" in printed
+
+
+def test_a_machine_that_cannot_build_lets_another(jobs, tmp_path):
+    ended = jobs.run("builder_full", tmp_path)
+    assert ended.codes == [0, 0]
+    assert [(row["role"], row["by"]) for row in ended.results] == [("loaded", 1), ("built", 1)]
+    assert "cannot build here, another rank may: OSError" in ended.errors[0]
+    assert "rank 1 takes over the build of train_step (attempt 2)" in ended.errors[1]
+
+
+@pytest.mark.parametrize("options", [{"all": True}, {"stage": "capture"}])
+def test_an_error_that_no_other_machine_would_cure_is_a_fault(jobs, tmp_path, options):
+    ended = jobs.run("builder_full", tmp_path, **options)
+    assert ended.codes == [1, 1]
+    all_say(ended, "OSError: [Errno 28] No space left on device")
+    assert ended.of("built") == []
+
+
+def test_a_killed_peer_is_named_and_not_its_victim(jobs, tmp_path):
+    ended = jobs.run("peer_killed", tmp_path, world=3)
+    assert ended.codes == [1, KILLED, 1]
+    for printed in (ended.errors[0], ended.errors[2]):
+        assert "LS400: rank 1: no sign of life for 0.6 s, seen by rank" in printed
+    assert {row["culprit"] for row in ended.of("fault_seen")} == {1}
+
+
+def test_a_silent_rank_is_named(jobs, tmp_path):
+    ended = jobs.run("silent_rank", tmp_path, world=3)
+    assert ended.codes[:2] == [1, 1]
+    for printed in ended.errors[:2]:
+        assert "LS400: rank 2: no sign of life for 3 s, seen by rank 1" in printed
+    assert "rank 0 waits 1 s for rank 2 to call train_step" in ended.errors[0]
+
+
+def test_a_rank_that_has_ended_is_named(jobs, tmp_path):
+    ended = jobs.run("leaves_early", tmp_path, world=3)
+    assert ended.codes == [1, 0, 1]
+    for printed in (ended.errors[0], ended.errors[2]):
+        assert "LS400: rank 1 ended while the others wait for it to call train_step" in printed
+    assert max(ended.seconds) < 5
+
+
+def test_a_broken_watcher_is_a_fault_and_no_hang(jobs, tmp_path):
+    ended = jobs.run("watcher_breaks", tmp_path)
+    assert ended.codes == [1, STUCK]
+    assert "rank 1 failed while watching the other ranks: ZeroDivisionError" in ended.errors[0]
+
+
+@pytest.mark.parametrize("signal", ["SIGSTOP", "SIGKILL"])
+def test_a_store_whose_host_is_struck_ends_the_wait(jobs, tmp_path, signal):
+    ended = jobs.run("store_struck", tmp_path, signal=signal)
+    if signal == "SIGSTOP":
+        assert ended.codes == [STUCK, STUCK]
+        all_say(ended, "the rendezvous store has not answered for 3 s; this rank")
+    else:
+        assert ended.codes == [1, 1]
+        all_say(ended, "LS400: the rendezvous store is gone: node 0's torchrun agent, or rank 0")
+    assert max(ended.seconds) < 10
+
+
+def test_a_wait_that_nobody_ends_gives_up(jobs, tmp_path):
+    """The twin of all above: a rank that lives but never votes is only found by the limit."""
+    ended = jobs.run("never_votes", tmp_path, timing="start=1,hard=1")
+    assert ended.codes == [1, STUCK]
+    assert "LS400: gave up: rank 0 waits 1 s for rank 1 to call train_step" in ended.errors[0]
+
+
+def test_the_journal_has_whole_lines_only(jobs, tmp_path):
+    jobs.run("builder_raises", tmp_path, world=3)
+    for line in (tmp_path / "journal").read_text().splitlines():
+        assert {"time", "event", "rank"} <= json.loads(line).keys()
