@@ -180,7 +180,8 @@ class Fleet:
             return self._remember(store_fault(error).error())
         try:
             fault = self._posted(error, doing)
-            self._wait_until_heard(fault)
+            if not isinstance(error, KeyboardInterrupt):  # the user pressed it and waits
+                self._wait_until_heard(fault)
         except StoreGone:
             self.state.say("the rendezvous store is gone: the other ranks cannot be told")
             return None
@@ -221,7 +222,7 @@ class Fleet:
         need = self.world - len(fault.gone)
         end = time.monotonic() + self.state.timing.ack
         while self._main.add("fault/seen") < need and time.monotonic() < end:
-            time.sleep(min(0.05, self.state.timing.beat))
+            time.sleep(max(0.05, self.state.timing.beat / 10))
 
 
 class Guard:

@@ -41,7 +41,7 @@ class Timing:
     start: float = 600.0
     """Ranks wait so long for each other's contract."""
     build: float = 1800.0
-    """A builder may stay so long in one stage."""
+    """Ranks wait so long for one that builds."""
     cause: float = 4.0
     """A broken connection is a consequence: so long its cause may take to be told."""
     ack: float = 3.0

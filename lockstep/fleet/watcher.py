@@ -72,10 +72,10 @@ class Watcher:
 
     def _tell(self, fault: Fault) -> None:
         state = self._state
+        state.learn(fault)  # first: a full pipe may hold what follows
         if fault.kind != "error" or fault.rank != state.rank:  # Python tells of our own exception
             state.say(fault.report())
         state.journal.event("fault_seen", culprit=fault.rank, what=fault.what, kind=fault.kind)
-        state.learn(fault)
         self._client.add("fault/seen", 1)
 
     def _look_at_next(self) -> None:
