@@ -40,6 +40,10 @@ BARS = [
         "bad input: the error's text on every rank, every process gone", "-m pytest -q tests/ranks"
     ),
     Bar("make test is green", "-m pytest -q --ignore tests/ranks"),
+    Bar(
+        "loading ranks and restarts trace, lower and compile nothing, and start no compiler",
+        "-m tests.nothing_compiles",
+    ),
     Bar("graph is bitwise equal to eager, inductor to itself", "-m tests.bitwise --ranks 2 4"),
     Bar("a step takes at most 1.03 times torch.compile's time", "bench/step.py"),
     Bar(
