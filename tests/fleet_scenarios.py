@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 import time
 from dataclasses import asdict
 from typing import Any
@@ -68,6 +69,24 @@ def builder_struck(me: Rank) -> None:
         if me.rank == 0:
             me.strike()
             os.kill(os.getpid(), getattr(signal, me.options["signal"]))
+        return b"the artifact"
+
+    _leave(me, _obtain(me, build))
+
+
+def builder_wakes(me: Rank) -> None:
+    """Rank 0 is stopped while it builds, loses the build, and wakes after another has built."""
+    pid = me.folder / "builder"
+
+    def build(stage: Any) -> bytes:
+        stage("lower")
+        if me.rank == 0:
+            pid.write_text(str(os.getpid()))
+            os.kill(os.getpid(), signal.SIGSTOP)
+            while not me.fleet._main.has("vote/1/done"):
+                time.sleep(0.02)
+            return b"too late"
+        threading.Timer(0.3, os.kill, [int(pid.read_text()), signal.SIGCONT]).start()
         return b"the artifact"
 
     _leave(me, _obtain(me, build))

@@ -210,6 +210,17 @@ def test_the_build_is_taken_over_from_a_silent_builder(jobs, tmp_path, signal):
         assert "LS400: rank 0: no sign of life for 5 s, seen by rank 2" in printed
 
 
+def test_a_builder_that_wakes_too_late_takes_the_winners_bytes(jobs, tmp_path):
+    ended = jobs.run("builder_wakes", tmp_path, world=3, timing="dead=20")
+    assert ended.codes == [0, 0, 0]
+    assert len(ended.of("built")) == 2  # two built, one counts
+    winner = ended.of("takeover")[0]["rank"]
+    roles = ["built" if rank == winner else "loaded" for rank in range(3)]
+    assert [row["role"] for row in ended.results] == roles
+    assert {(row["by"], row["data"]) for row in ended.results} == {(winner, 12)}
+    assert (tmp_path / "store/step.lockstep").read_bytes() == b"the artifact"
+
+
 def test_a_machine_that_cannot_build_lets_another(jobs, tmp_path):
     ended = jobs.run("builder_full", tmp_path)
     assert ended.codes == [0, 0]
