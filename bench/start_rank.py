@@ -1,8 +1,8 @@
 """One rank of a start: run a step twice and write what the first call cost. Started by startup.py.
 
-The clock of the first call runs while Lockstep is imported, the step is decorated and called; it
-stands still while torch is imported, the ranks meet and the model is made, since every way to run
-the step needs these alike.
+The clock of the first call runs while Lockstep is imported, the mesh made, and the step decorated
+and called; it stands still while torch is imported, the ranks meet and the model is made, since
+every way to run the step needs these alike.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def main(out: Path, backend: str, own_caches: bool = False, layers: int = 4) -> 
 
     Args:
         out: an existing folder; this rank writes `rank<N>.json` there.
-        backend: for `ls.compile`.
+        backend: for `ls.compile`; or "torch", which is plain `torch.compile`.
         own_caches: give this rank an Inductor cache directory of its own.
         layers: of the debug Llama.
     """
@@ -29,16 +29,15 @@ def main(out: Path, backend: str, own_caches: bool = False, layers: int = 4) -> 
         os.environ["TORCHINDUCTOR_CACHE_DIR"] += f"/rank{rank}"
     import torch
     import torch.distributed as dist
-    from torch.distributed.device_mesh import init_device_mesh
 
+    dist.init_process_group("gloo")
     cpu, start = time.process_time(), time.perf_counter()
     import lockstep as ls
 
+    mesh = ls.mesh("cpu", dp=-1)
     import_s, import_cpu_s = time.perf_counter() - start, time.process_time() - cpu
     from lockstep.models import llama
 
-    dist.init_process_group("gloo")
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("dp",))
     torch.manual_seed(0)
     model = llama.Llama(llama.config("debug", layers=layers))
     tokens = torch.randint(256, (4, 65), generator=torch.Generator().manual_seed(rank))
@@ -47,7 +46,12 @@ def main(out: Path, backend: str, own_caches: bool = False, layers: int = 4) -> 
     dist.barrier()  # so that no rank's clock runs while another still imports torch
     cpu, start = cpu_seconds(), time.perf_counter()
 
-    @ls.compile(mesh=mesh, data="dp", backend=backend)
+    if backend == "torch":
+        compiled = torch.compile  # with nothing of Lockstep's around it
+    else:
+        compiled = ls.compile(mesh=mesh, data="dp", backend=backend)
+
+    @compiled
     def train_step(model: llama.Llama, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         loss = ls.loss(model(tokens, labels), dp="mean")
         loss.backward()

@@ -32,18 +32,17 @@ LIMIT_S = 900
 
 @dataclass(frozen=True)
 class Way:
-    """One way to run the step: the value of LOCKSTEP, the back end, and whose the caches are."""
+    """One way to run the step: the back end, and whether each rank has a cache of its own."""
 
     name: str
-    mode: str
-    backend: str = "inductor"
+    backend: str
     own_caches: bool = False
 
 
 OWN = Way("torch.compile, a cache for each rank", "torch", own_caches=True)
 SHARED = Way("torch.compile, one cache for all", "torch")
-OURS = Way("Lockstep, inductor", "")
-GRAPH = Way("Lockstep, graph", "", backend="graph")
+OURS = Way("Lockstep, inductor", "inductor")
+GRAPH = Way("Lockstep, graph", "graph")
 
 
 @dataclass
@@ -74,7 +73,6 @@ def start(way: Way, ranks: int, layers: int, caches: Path) -> list[dict[str, flo
     out.mkdir(parents=True, exist_ok=True)
     environment = {key: value for key, value in os.environ.items() if key[:8] != "LOCKSTEP"}
     environment |= {
-        "LOCKSTEP": way.mode,
         "LOCKSTEP_STORE": str(caches / "store"),
         "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
         "OMP_NUM_THREADS": "1",

@@ -49,6 +49,8 @@ class CompiledStep:
         on_new_shape: str,
     ) -> None:
         functools.update_wrapper(self, function)
+        if mesh is not None:
+            register(mesh)  # now, since the eager way back needs the axes' names too
         self.step = Step(function)
         self.backend, self.on_new_shape = backend, on_new_shape
         self._mesh, self._data, self._store = mesh, data, store
