@@ -275,3 +275,33 @@ def test_every_node_knows_line_module_and_phase() -> None:
         "model.embedding",
         "backward",
     ]
+
+
+def test_only_attributes_that_the_step_may_read_make_variants() -> None:
+    class Trainer:
+        def __init__(self) -> None:
+            self.model, self.scale, self.calls = Tiny(0.0), 1.0, 0
+
+        def loop(self, times: int) -> None:
+            for i in range(times):
+                self.calls += 1
+                self.step(*batch(i))
+                self.model.zero_grad()
+
+        @ls.compile(backend="graph")
+        def step(self, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            return train_step(self.model, tokens, labels) * self.factor()
+
+        def factor(self) -> float:
+            return self.scale
+
+    trainer, variants = Trainer(), vars(Trainer)["step"]._variants
+    trainer.loop(3)
+    assert len(variants) == 1
+    trainer.scale = 2.0
+    doubled = trainer.step(*batch(0))
+    assert len(variants) == 2
+    trainer.model.zero_grad()
+    trainer.scale = 1.0
+    assert torch.equal(trainer.step(*batch(0)) * 2, doubled)
+    assert len(variants) == 2

@@ -70,6 +70,7 @@ def table(folder: Path, source: str = SOURCE, rows: int = 2, change: Any = None)
         step,
         call,
         bound.state,
+        bound.reach,
         contract=contract(call, bound),
         mesh={"dp": 2},
         backend="graph",
@@ -87,7 +88,7 @@ def test_comments_docstrings_and_positions_do_not_count(tmp_path: Path) -> None:
     [
         ("model(x).sum()", "model(x).mean()", "source user_code.step"),
         ("return x * FACTOR", "return x + FACTOR", "source user_code.helper"),
-        ("+ self.eps +", "- self.eps +", "class user_code.Model"),
+        ("+ self.eps +", "- self.eps +", "source user_code.Model.forward"),
         ("FACTOR = 2.0", "FACTOR = 3.0", "value user_code:FACTOR"),
         ('{"a": [1, 2]}', '{"a": [1, 3]}', "value user_code:TABLE"),
         ("eps=1e-5", "eps=1e-6", "module model"),

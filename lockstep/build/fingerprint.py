@@ -24,7 +24,7 @@ import torch
 from lockstep import __version__
 from lockstep.build.requires import basic_requires
 from lockstep.capture.binding import Call, Step
-from lockstep.capture.reach import Reach, reach
+from lockstep.capture.reach import Reach
 from lockstep.capture.state import State
 
 Fields = dict[str, Any]
@@ -34,6 +34,7 @@ def fingerprint(
     step: Step,
     call: Call,
     state: State,
+    found: Reach,
     *,
     contract: Fields,
     mesh: dict[str, int],
@@ -43,6 +44,7 @@ def fingerprint(
     """Make the table for one variant of a step.
 
     Args:
+        found: the code and values that the step reaches.
         contract: the variant's key as JSON values: arguments, parameters, modes.
         mesh: axis -> number of ranks.
         backend, options: how the graph is lowered.
@@ -50,13 +52,11 @@ def fingerprint(
     Returns:
         Field -> JSON value, the same on every rank that wants the same program.
     """
-    found = reach(step, call, state)
     fields: Fields = {"step": step.name, "backend": backend, **_flat("options", options)}
     fields |= _flat("mesh", mesh)
     fields |= {f"source {name}": digest_of_source(f) for name, f in sorted(found.functions.items())}
-    fields |= {f"class {name}": digest_of_source(c) for name, c in sorted(found.classes.items())}
     fields |= {f"value {name}": show(v) for name, (v, _) in sorted(found.values.items())}
-    fields |= _module_attributes(state)
+    fields |= _attributes(call, state, found)
     fields |= _flat("contract", contract)
     fields |= _versions(found)
     fields |= _globals()
@@ -122,15 +122,14 @@ def show(value: Any, depth: int = 0) -> Any:
     return f"<{type(value).__module__}.{type(value).__qualname__}>"
 
 
-def _module_attributes(state: State) -> Fields:
-    """Each module's class and its plain attributes: `self.eps`, a config, a flag."""
+def _attributes(call: Call, state: State, found: Reach) -> Fields:
+    """Each object's class and the attributes that the step may read: `self.eps`, a config."""
     fields: Fields = {}
+    for name, obj in call.objects.items():
+        own = {k: show(v) for k, v in found.readable(obj)} if hasattr(obj, "__dict__") else {}
+        fields[f"object {name}"] = {"class": type(obj).__qualname__, **own}
     for name, module in state.modules:
-        own = {
-            key: show(value)
-            for key, value in module.__dict__.items()
-            if not key.startswith("_") and not isinstance(value, torch.Tensor) and key != "training"
-        }
+        own = {key: show(value) for key, value in found.readable(module)}
         hooks = [k for k in ("_forward_hooks", "_forward_pre_hooks") if module.__dict__.get(k)]
         fields[f"module {name}"] = {"class": type(module).__qualname__, **own, "hooks": hooks}
     for name, optimizer in state.optimizers:

@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import CodeType, FunctionType, MethodType
+from types import CodeType, MethodType
 from typing import Any, TypeAlias
 
 import torch

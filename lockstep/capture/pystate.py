@@ -81,7 +81,7 @@ class PythonState:
 
     def line_of(self, change: Change) -> str | None:
         """The "file:line" that makes a change."""
-        sources = [self._step.plain, *self._reach.functions.values(), *self._reach.classes.values()]
+        sources = [self._step.plain, *self._reach.functions.values()]
         name = change.name.rpartition(".")[2].rpartition(":")[2]
         return line_that_changes(sources, name)
 

@@ -1,16 +1,18 @@
 """The code and the Python values that a step can reach, found without running it.
 
-The walk follows names: from the step and the classes of its modules to the user functions, classes
-and values that they mention. Libraries are not walked; they are named, for their versions.
+The walk follows names: from the step to the functions, classes and values that it mentions, and on
+from those. Of a class of an argument the methods whose names are mentioned are reached, so that a
+trainer's other loops do not count. Libraries are not walked; they are named, for their versions.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, Generic, Protocol
 
 import torch
 
@@ -20,6 +22,11 @@ from lockstep.capture.state import State
 
 _SITE = os.sep + "site-packages" + os.sep
 _PLAIN = (int, float, complex, str, bytes, type(None), list, dict, set, tuple)
+_BASES = (object, torch.nn.Module, Generic, Protocol)
+_TORCHS = ("training", "_parameters", "_buffers", "_modules")
+_OPERATORS = {
+    name for name in dir(torch.Tensor) if name.startswith("__") and name not in dir(object)
+} | {"__call__", "__getattr__"}
 _LIMIT = 5000  # of functions and classes: a bound on the walk, far above any training script
 
 
@@ -27,22 +34,36 @@ _LIMIT = 5000  # of functions and classes: a bound on the walk, far above any tr
 class Reach:
     """What a step reaches.
 
-    `functions` and `classes` are user code by qualified name; `values` are the plain values in
-    globals, closures and defaults by "module:name", with the mapping that holds each (None for a
-    closure); `libraries` are top-level package names.
+    `functions` are user code by qualified name, and `mentions` all names in it; `values` are the
+    plain values in globals, closures and classes by "module:name", with the mapping that holds each
+    (None for a closure or a class); `libraries` are top-level package names; `opaque` are objects
+    that the walk cannot read.
     """
 
     functions: dict[str, FunctionType] = field(default_factory=dict)
-    classes: dict[str, type] = field(default_factory=dict)
+    mentions: set[str] = field(default_factory=set)
     values: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     libraries: set[str] = field(default_factory=set)
     opaque: set[str] = field(default_factory=set)
+
+    def readable(self, owner: Any) -> Iterator[tuple[str, Any]]:
+        """The attributes of an object that the code in reach may read, tensors left out.
+
+        Of a class that is all user code these are the mentioned ones; library code may read any.
+        """
+        walked = all(_is_users_class(base) for base in type(owner).__mro__ if base not in _BASES)
+        for key, value in list(vars(owner).items()):
+            if isinstance(value, (torch.Tensor, torch.nn.Module)) or key in _TORCHS:
+                continue
+            if key in self.mentions if walked else not key.startswith("_"):
+                yield key, value
 
 
 def reach(step: Step, call: Call, state: State) -> Reach:
     """Walk from a step and everything in its call."""
     walk = _Walk()
     walk.add(step.name, step.function)
+    walk.mention(["forward"])
     for name, module in state.modules:
         walk.add(name, type(module))
         if isinstance(module.__dict__.get("forward"), (FunctionType, MethodType)):
@@ -59,6 +80,12 @@ class _Walk:
         self.found = Reach()
         self._todo: list[tuple[str, Any]] = []
         self._seen: set[int] = set()
+        self._waiting: dict[str, list[FunctionType]] = {}  # methods that nothing has mentioned yet
+
+    def mention(self, names: list[str]) -> None:
+        for name in names:
+            self.found.mentions.add(name)
+            self._todo += [(name, method) for method in self._waiting.pop(name, ())]
 
     def add(self, name: str, value: Any) -> None:
         self._todo.append((name, value))
@@ -79,6 +106,7 @@ class _Walk:
         if isinstance(value, FunctionType):
             self._function(value)
         elif isinstance(value, type):
+            self.mention(["__init__"] if name == value.__name__ else [])  # the code may make one
             self._class(value)
 
     def _function(self, function: FunctionType) -> None:
@@ -95,6 +123,7 @@ class _Walk:
             except ValueError:
                 continue
         names = names_in(function.__code__)
+        self.mention(names)
         for name in globals_in(function.__code__):
             if name in function.__globals__:
                 value = function.__globals__[name]
@@ -113,6 +142,7 @@ class _Walk:
                 self._value(f"{module.__name__}:{name}", name, vars(module)[name], vars(module))
 
     def _class(self, cls: type) -> None:
+        """Class attributes at once; methods when something mentions them, operators always."""
         for base in cls.__mro__:
             module = sys.modules.get(base.__module__)
             file = getattr(module, "__file__", None)
@@ -120,11 +150,14 @@ class _Walk:
                 self._library(base.__module__)
                 continue
             label = f"{base.__module__}.{base.__qualname__}"
-            self.found.classes[label] = base
             for name, value in vars(base).items():
                 inner = getattr(value, "__func__", getattr(value, "fget", value))
+                inner = getattr(inner, "__wrapped__", inner)
                 if isinstance(inner, FunctionType):
-                    self.add(name, inner)
+                    if name in self.found.mentions or name in _OPERATORS:
+                        self.add(name, inner)
+                    else:
+                        self._waiting.setdefault(name, []).append(inner)
                 elif isinstance(value, _PLAIN) and not name.startswith("__"):
                     self.found.values[f"{label}:{name}"] = (value, None)
 
@@ -143,6 +176,11 @@ class _Walk:
     def _library(self, module: str | None) -> None:
         if module:
             self.found.libraries.add(module.partition(".")[0])
+
+
+def _is_users_class(cls: type) -> bool:
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    return file is not None and _is_users(file)
 
 
 def _is_users(filename: str) -> bool:

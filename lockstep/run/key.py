@@ -14,7 +14,7 @@ import torch
 
 from lockstep.build.fingerprint import show
 from lockstep.capture.binding import Call, Step, describe
-from lockstep.capture.reach import reach
+from lockstep.capture.reach import Reach, reach
 from lockstep.capture.state import State, collect
 from lockstep.spmd.mesh import default_device_type
 
@@ -34,7 +34,8 @@ class Bound:
         self.objects = dict(call.objects)
         self._slots = [(h.mapping, h.key, s.tensor) for s in self.state.slots for h in s.holders]
         self._sizes = [(m, len(m)) for m in _mappings(self.state, call)]
-        self._watched = list(_watched(step, call, self.state))
+        self.reach = reach(step, call, self.state)
+        self._watched = list(_watched(call, self.state, self.reach))
         self.parameters = [slot.tensor for slot in self.state.parameters]
         self._order = {id(p): -i for i, p in enumerate(self.parameters, 1)}
         self._modules = [module for _, module in self.state.modules]
@@ -179,17 +180,15 @@ def _mappings(state: State, call: Call) -> Iterator[Any]:
             yield vars(obj)
 
 
-def _watched(step: Step, call: Call, state: State) -> Iterator[tuple[Any, Any, Any]]:
-    """Plain Python values that the trace may read: (mapping, key, value) of each."""
-    for _, module in state.modules:
-        for key, value in module.__dict__.items():
-            if isinstance(value, _SCALAR) and key != "training" and not key.startswith("_"):
-                yield module.__dict__, key, value
-    for obj in call.objects.values():
-        for key, value in getattr(obj, "__dict__", {}).items():
+def _watched(call: Call, state: State, found: Reach) -> Iterator[tuple[Any, Any, Any]]:
+    """Plain Python values that the step may read: (mapping, key, value) of each."""
+    owners = [module for _, module in state.modules]
+    owners += [obj for obj in call.objects.values() if hasattr(obj, "__dict__")]
+    for owner in owners:
+        for key, value in found.readable(owner):
             if isinstance(value, _SCALAR):
-                yield vars(obj), key, value
-    for label, (value, mapping) in reach(step, call, state).values.items():
+                yield vars(owner), key, value
+    for label, (value, mapping) in found.values.items():
         if mapping is not None and isinstance(value, _SCALAR):
             yield mapping, label.rpartition(":")[2], value
     for _, optimizer in state.optimizers:

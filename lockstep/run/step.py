@@ -159,6 +159,7 @@ class CompiledStep:
             self.step,
             call,
             bound.state,
+            bound.reach,
             contract=words,
             mesh={name: axis.size for name, axis in axes.items()},
             backend=self.backend,
