@@ -13,7 +13,10 @@ from lockstep.cli import main
 from lockstep.cli.app import VERBS
 from tests.sources import ROOT
 
-WORDS: dict[str, list[str]] = {"show": ["FILE"]}
+WORDS: dict[str, list[str]] = {
+    "show": ["FILE"],
+    "compare": ["SCRIPT", "ARGS", "--nproc-per-node", "--json", "--timeout", "--keep"],
+}
 
 
 def words_of(verb: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -21,8 +24,10 @@ def words_of(verb: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
     with pytest.raises(SystemExit) as left:
         main([verb, "--help"])
     assert left.value.code == 0
-    usage = capsys.readouterr().out.split("\n\n")[0]
-    return re.findall(r"(?<![\w-])(?:--[a-z-]+|[A-Z]{2,}(?![\w-]))", usage.replace("--help", ""))
+    text = capsys.readouterr().out
+    usage = re.sub(r"\[.*?\]", "", text.split("\n\n")[0])
+    flags = re.findall(r"^\W+?(--[a-z][a-z-]*)", text, re.MULTILINE)
+    return re.findall(r"(?<![\w-])[A-Z]{2,}(?![\w-])", usage) + flags
 
 
 def test_the_verbs_are_those_listed_here():

@@ -56,8 +56,10 @@ class TorchStep:
         self._function = function
         self._compiled: Callable[..., Any] | None = None
         self._calls = self._variants = self._seen = 0
+        self._last: _Usage
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        journal = _journal()
         begin = _Usage.now() if self._calls <= TOLD_CALLS else self._last.at(time.monotonic())
         if self._compiled is None:
             self._compiled = torch.compile(self._function)
@@ -66,7 +68,9 @@ class TorchStep:
         try:
             result = self._compiled(*args, **kwargs)
         except _compat.compile_error() as error:
-            raise _refused(self.name, error) from error
+            refused = _refused(self.name, error)
+            journal.event("refused", step=self.name, call=self._calls, text=str(refused))
+            raise refused from error
         if self._calls > TOLD_CALLS and self._frames() == self._seen:
             return result
         self._last, self._seen = _Usage.now(), self._frames()

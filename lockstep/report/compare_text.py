@@ -1,0 +1,108 @@
+"""A comparison as tables for people, and as JSON for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from lockstep.report.compare import STARTS, WAYS, Comparison, Row
+
+
+def as_json(found: Comparison) -> str:
+    """The whole comparison as one JSON object; sizes in seconds and counts."""
+    return json.dumps(asdict(found), indent=2)
+
+
+def show(found: Comparison, console: Console) -> None:
+    """Print a row for each rank, the sums, where the artifacts are, and the versions."""
+    console.print(ranks_table(found.rows))
+    console.print(sums_table(found))
+    for line in [*artifact_lines(found.rows), *refusals(found.rows), last_line(found)]:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def ranks_table(rows: list[Row]) -> Table:
+    """A row for each rank, program, start and way."""
+    programs = len({row.program for row in rows}) > 1
+    table = _table("Each rank", "rank", *(["program"] if programs else []), "role", "artifact")
+    for name in ("compile s", "1st call s", "compilers"):
+        table.add_column(name, justify="right")
+    table.add_column("flag")
+    table.add_column("device")
+    last = None
+    for row in rows:
+        if last not in (None, (row.way, row.start)):
+            table.add_section()
+        last = row.way, row.start
+        table.add_row(
+            WAYS[row.way],
+            row.start,
+            str(row.rank),
+            *([row.program] if programs else []),
+            row.role,
+            row.digest[:8] if row.digest else "-",
+            f"{row.compile_s:.2f}",
+            f"{row.first_call_s:.2f}",
+            str(row.compilers),
+            row.flag,
+            row.device,
+        )
+    return table
+
+
+def _table(title: str, *columns: str) -> Table:
+    return Table(
+        "way", "start", *columns, title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False
+    )
+
+
+def sums_table(found: Comparison) -> Table:
+    """A row for each way and start, over all ranks."""
+    table = _table(f"All {found.world} rank(s) together", "built", "loaded")
+    for name in ("artifacts", "compile s", "slowest 1st call s", "compilers", "whole job s"):
+        table.add_column(name, justify="right")
+    for way in WAYS:
+        for start in STARTS:
+            rows = [row for row in found.rows if (row.way, row.start) == (way, start)]
+            if rows:
+                wall = found.wall_s[way][start]
+                table.add_row(WAYS[way], start, *_sums(rows), f"{wall:.1f}")
+    return table
+
+
+def _sums(rows: list[Row]) -> list[str]:
+    roles = [row.role for row in rows]
+    starts = {row.rank: row.compilers for row in rows}  # a rank's count covers all its programs
+    return [
+        str(roles.count("built")),
+        str(roles.count("loaded")),
+        str(len({row.digest for row in rows if row.digest})),
+        f"{sum(row.compile_s for row in rows):.2f}",
+        f"{max(row.first_call_s for row in rows):.2f}",
+        str(sum(starts.values())),
+    ]
+
+
+def artifact_lines(rows: list[Row]) -> Iterator[str]:
+    """Each artifact once: the start of its digest, and its path."""
+    seen = dict.fromkeys((row.digest, row.path, row.way) for row in rows if row.digest)
+    for digest, path, way in seen:
+        yield f"{digest[:8]}  {WAYS[way]}: {path or 'kept in no store'}"
+
+
+def refusals(rows: list[Row]) -> Iterator[str]:
+    """What torch's compiler could not take, once for each text."""
+    yield from dict.fromkeys(row.detail["text"] for row in rows if row.role == "refused")
+
+
+def last_line(found: Comparison) -> str:
+    """Torch's version, the world's size and the flag in each way."""
+    flags = {way: {row.flag for row in found.rows if row.way == way} for way in WAYS}
+    said = [f"{WAYS[way]} {' or '.join(sorted(kinds))}" for way, kinds in flags.items() if kinds]
+    ranks = f"{found.world} rank(s)"
+    return f"torch {found.torch}, {ranks}, compile_on_one_rank: {', '.join(said)}"
