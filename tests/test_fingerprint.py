@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from lockstep.build.fingerprint import differences, digest, fingerprint, show
+from lockstep.build.fingerprint import differences, digest, fingerprint, short, show
 from lockstep.capture.binding import Step
 from lockstep.run.key import Bound, contract
 
@@ -125,3 +125,6 @@ def test_values_are_shown_exactly_and_without_addresses() -> None:
     assert show({"b": (1, None), "a": torch.float32}) == {"b": [1, None], "a": "torch.float32"}
     assert show(object()) == "<builtins.object>"
     assert show(torch.device("cuda:3")) == "cuda"
+    assert short([1]) == [1]
+    long = short(list(range(5000)))
+    assert long.startswith("list, sha256 ") and long != short(list(range(5001)))

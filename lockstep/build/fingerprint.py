@@ -28,6 +28,7 @@ from lockstep.capture.reach import Reach
 from lockstep.capture.state import State
 
 Fields = dict[str, Any]
+LONGEST = 2000  # characters of one value that are shown
 
 
 def fingerprint(
@@ -55,7 +56,7 @@ def fingerprint(
     fields: Fields = {"step": step.name, "backend": backend, **_flat("options", options)}
     fields |= _flat("mesh", mesh)
     fields |= {f"source {name}": digest_of_source(f) for name, f in sorted(found.functions.items())}
-    fields |= {f"value {name}": show(v) for name, (v, _) in sorted(found.values.items())}
+    fields |= {f"value {name}": short(v) for name, (v, _) in sorted(found.values.items())}
     fields |= _attributes(call, state, found)
     fields |= _flat("contract", contract)
     fields |= _versions(found)
@@ -122,14 +123,23 @@ def show(value: Any, depth: int = 0) -> Any:
     return f"<{type(value).__module__}.{type(value).__qualname__}>"
 
 
+def short(value: Any) -> Any:
+    """A plain value as JSON; by its digest where it is long, as a table of text or numbers is."""
+    shown = show(value)
+    text = json.dumps(shown)
+    if len(text) <= LONGEST:
+        return shown
+    return f"{type(value).__name__}, sha256 {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
 def _attributes(call: Call, state: State, found: Reach) -> Fields:
     """Each object's class and the attributes that the step may read: `self.eps`, a config."""
     fields: Fields = {}
     for name, obj in call.objects.items():
-        own = {k: show(v) for k, v in found.readable(obj)} if hasattr(obj, "__dict__") else {}
+        own = {k: short(v) for k, v in found.readable(obj)} if hasattr(obj, "__dict__") else {}
         fields[f"object {name}"] = {"class": type(obj).__qualname__, **own}
     for name, module in state.modules:
-        own = {key: show(value) for key, value in found.readable(module)}
+        own = {key: short(value) for key, value in found.readable(module)}
         hooks = [k for k in ("_forward_hooks", "_forward_pre_hooks") if module.__dict__.get(k)]
         fields[f"module {name}"] = {"class": type(module).__qualname__, **own, "hooks": hooks}
     for name, optimizer in state.optimizers:
