@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections import Counter
@@ -31,7 +32,8 @@ def counting() -> Counter[str]:
     global _counts
     if _counts is None:
         counts = _counts = Counter()
-        sys.addaudithook(lambda event, args: _count(counts, event, args))
+        # What the hook needs is bound to it: it is still called when modules are torn down.
+        sys.addaudithook(functools.partial(_count, counts))
         _compat.on_lowering(lambda: counts.update(["lowerings"]))
     return _counts
 
