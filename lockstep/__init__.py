@@ -9,23 +9,85 @@ if TYPE_CHECKING:
     from lockstep.errors import LockstepError as LockstepError
     from lockstep.run.step import compile as compile
     from lockstep.run.summary import summary as summary
+    from lockstep.spmd.claims import intended as intended
+    from lockstep.spmd.claims import phase as phase
+    from lockstep.spmd.claims import typed as typed
     from lockstep.spmd.mesh import mesh as mesh
     from lockstep.spmd.reduce import loss as loss
     from lockstep.spmd.reduce import reduce_grads as reduce_grads
+    from lockstep.spmd.signature import T as T
+    from lockstep.spmd.signature import signature as signature
+    from lockstep.spmd.signature import type_parameters as type_parameters
+    from lockstep.spmd.typed_collectives import all_gather as all_gather
+    from lockstep.spmd.typed_collectives import all_reduce as all_reduce
+    from lockstep.spmd.typed_collectives import all_to_all as all_to_all
+    from lockstep.spmd.typed_collectives import broadcast as broadcast
+    from lockstep.spmd.typed_collectives import convert as convert
+    from lockstep.spmd.typed_collectives import reduce_scatter as reduce_scatter
+    from lockstep.spmd.typed_collectives import reinterpret as reinterpret
+    from lockstep.spmd.types import I as I
+    from lockstep.spmd.types import P as P
+    from lockstep.spmd.types import R as R
+    from lockstep.spmd.types import S as S
+    from lockstep.spmd.types import V as V
 
 __version__ = "0.1.0"
 
 # Public name -> the module that defines it, imported at the first use: importing Lockstep is cheap.
 _HOME = {
+    "I": "lockstep.spmd.types",
     "LockstepError": "lockstep.errors",
+    "P": "lockstep.spmd.types",
+    "R": "lockstep.spmd.types",
+    "S": "lockstep.spmd.types",
+    "T": "lockstep.spmd.signature",
+    "V": "lockstep.spmd.types",
+    "all_gather": "lockstep.spmd.typed_collectives",
+    "all_reduce": "lockstep.spmd.typed_collectives",
+    "all_to_all": "lockstep.spmd.typed_collectives",
+    "broadcast": "lockstep.spmd.typed_collectives",
     "compile": "lockstep.run.step",
+    "convert": "lockstep.spmd.typed_collectives",
+    "intended": "lockstep.spmd.claims",
     "loss": "lockstep.spmd.reduce",
     "mesh": "lockstep.spmd.mesh",
+    "phase": "lockstep.spmd.claims",
     "reduce_grads": "lockstep.spmd.reduce",
+    "reduce_scatter": "lockstep.spmd.typed_collectives",
+    "reinterpret": "lockstep.spmd.typed_collectives",
+    "signature": "lockstep.spmd.signature",
     "summary": "lockstep.run.summary",
+    "type_parameters": "lockstep.spmd.signature",
+    "typed": "lockstep.spmd.claims",
 }
 
-__all__ = ["LockstepError", "__version__", "compile", "loss", "mesh", "reduce_grads", "summary"]
+__all__ = [
+    "I",
+    "LockstepError",
+    "P",
+    "R",
+    "S",
+    "T",
+    "V",
+    "__version__",
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "broadcast",
+    "compile",
+    "convert",
+    "intended",
+    "loss",
+    "mesh",
+    "phase",
+    "reduce_grads",
+    "reduce_scatter",
+    "reinterpret",
+    "signature",
+    "summary",
+    "type_parameters",
+    "typed",
+]
 
 
 def __getattr__(name: str) -> Any:

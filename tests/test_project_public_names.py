@@ -10,7 +10,33 @@ import pytest
 import lockstep
 from tests.sources import PACKAGE
 
-NAMES = ["LockstepError", "__version__", "compile", "loss", "mesh", "reduce_grads", "summary"]
+NAMES = [
+    "I",
+    "LockstepError",
+    "P",
+    "R",
+    "S",
+    "T",
+    "V",
+    "__version__",
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "broadcast",
+    "compile",
+    "convert",
+    "intended",
+    "loss",
+    "mesh",
+    "phase",
+    "reduce_grads",
+    "reduce_scatter",
+    "reinterpret",
+    "signature",
+    "summary",
+    "type_parameters",
+    "typed",
+]
 
 
 def undocumented(names: list[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib import import_module
 from typing import Any
 
 from lockstep import _compat
@@ -79,6 +80,8 @@ def _check_features(wanted: list[str], source: str) -> None:
 def _check_ops(names: list[str], source: str) -> None:
     import torch
 
+    if any(name.startswith("lockstep::") for name in names):
+        import_module("lockstep.spmd.ops")  # registers them
     for name in names:
         space, _, rest = name.partition("::")
         op, _, overload = rest.partition(".")

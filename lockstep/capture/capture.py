@@ -25,6 +25,7 @@ from lockstep.capture.rank import refusing_rank_reads
 from lockstep.capture.standin import make_fakes, standing_in
 from lockstep.capture.state import Slot, State, collect, tensor_holders
 from lockstep.errors import CaptureError
+from lockstep.spmd.claims import in_phase
 
 
 def capture(function: Callable[..., Any], *args: Any, **kwargs: Any) -> StepGraph:
@@ -145,6 +146,7 @@ class _Capture:
                 for watch in (refusing_rank_reads(), recorder.recording(), tracker.watching()):
                     stack.enter_context(watch)
                 stack.enter_context(_autocast_as_eager())
+                stack.enter_context(in_phase("build"))
                 result = self.step.function(*args, **kwargs)
                 recorder.refuse_unfinished()
                 outputs = self._returned(result)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 import torch
 
 from lockstep.errors import UsageError
-from lockstep.spmd import collectives
+from lockstep.spmd import claims, collectives
 from lockstep.spmd.mesh import Axis, axis
+from lockstep.spmd.types import P
 
 _WAYS = ("sum", "mean")
 
@@ -27,13 +30,16 @@ def loss(value: torch.Tensor, **axes: str) -> torch.Tensor:
     Example:
         >>> loss = ls.loss(model(tokens, labels), dp="mean")                 # doctest: +SKIP
     """
-    _checked(axes, "ls.loss")
+    checked = _checked(axes, "ls.loss")
     if value.numel() != 1:
         raise UsageError(
             "a loss has one element",
             got=f"a tensor of shape {list(value.shape)}",
             fix="reduce it first: .mean() or .sum()",
         )
+    if claims.recording is not None:
+        types = {over.name: P(way) for over, way in checked}
+        claims.claim(value, types, claims.Place.of(sys._getframe(1)), "ls.loss")
     return value
 
 
