@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -381,3 +382,22 @@ def returns_its_first_argument(target: Any) -> bool:
         return False
     first, back = schema.arguments[0].alias_info, schema.returns[0].alias_info
     return bool(first and back and first.is_write and back.is_write)
+
+
+def changed_inductor_options() -> dict[str, str]:
+    """Options that the user's code has set, by name; empty where nothing imported Inductor."""
+    config = sys.modules.get("torch._inductor.config")
+    lines = config.codegen_config().splitlines() if config is not None else []
+    pairs = (line.removeprefix("torch._inductor.config.").split(" = ", 1) for line in lines)
+    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
+
+
+# Operators that the compiler's Python code registers: a rank that does not import it lacks them.
+COMPILER_OPS = ("inductor_prims::", "rngprims::", "symm_mem::")
+
+
+def is_nothing_to_compile(error: BaseException) -> bool:
+    """Whether `compile_to_python` ended because the graph computes nothing."""
+    from torch._inductor.standalone_compile import NoRunnableInductorModuleError
+
+    return isinstance(error, NoRunnableInductorModuleError)

@@ -20,7 +20,7 @@ from torch import nn
 from lockstep import _compat
 from lockstep.build.artifact import Artifact, pack
 from lockstep.build.backends import lower
-from lockstep.build.inductor_backend import _OPTIONS
+from lockstep.build.inductor_backend import _OPTIONS, check_operators
 from lockstep.build.program import Program
 from lockstep.build.rewrite import rewrite
 from lockstep.errors import ArtifactError, LoweringError, ToolchainError
@@ -187,6 +187,29 @@ def test_in_place_updates_views_and_outputs_that_are_inputs() -> None:
     assert out[3] is out[4]
 
 
+def test_a_step_that_computes_nothing() -> None:
+    x = torch.randn(2, 3)
+    program = lower(trace(lambda x: (x, x.t()), [x]), "inductor")
+    same, turned = load_program(pack({}, program))([x])
+    assert same is x and torch.equal(turned, x.t()) and program.kernels == {}
+
+
+def test_sizes_read_from_tensors() -> None:
+    def step(x: torch.Tensor, count: torch.Tensor) -> tuple[Any, ...]:
+        return torch.ones(count.item()).sum() + x, x.nonzero().sum()
+
+    both(step, [torch.ones(2), torch.tensor(3)])
+
+
+def test_outputs_share_memory_as_eager_s_do() -> None:
+    program = lower(
+        trace(lambda x: ((y := x * 2), y.t(), y.clone()), [torch.ones(2, 3)]), "inductor"
+    )
+    made, turned, copied = load_program(pack({}, program))([torch.ones(2, 3)])
+    assert turned.untyped_storage().data_ptr() == made.untyped_storage().data_ptr()
+    assert copied.untyped_storage().data_ptr() != made.untyped_storage().data_ptr()
+
+
 def test_constants_among_the_outputs() -> None:
     traced = trace(lambda x: (x * 2, None, 3), [torch.ones(2)])
     made, nothing, three = load_program(pack({}, lower(traced, "inductor")))([torch.ones(2)])
@@ -320,6 +343,14 @@ def test_a_missing_compiler_is_the_machine_s_trouble(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(_compat, "compile_to_python", fail)
     with pytest.raises(ToolchainError, match="LS201: this machine can't compile the step"):
         lower(trace(lambda x: (x + 1,), [torch.ones(1)]), "inductor")
+
+
+def test_operators_of_the_compiler_are_refused(traced: Traced) -> None:
+    found = frozenset(rewrite("import torch\ntorch.ops.inductor_prims.seed.default()").operators)
+    assert found == {"inductor_prims::seed"}
+    with pytest.raises(LoweringError, match="got  inductor_prims::seed"):
+        check_operators(found, traced.gm.graph.nodes)
+    check_operators(frozenset({"aten::mm", "mylib::op"}), traced.gm.graph.nodes)
 
 
 @pytest.mark.parametrize(

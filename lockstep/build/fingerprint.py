@@ -23,6 +23,7 @@ import torch
 
 from lockstep import __version__
 from lockstep.build.requires import basic_requires
+from lockstep.build.settings import build_settings
 from lockstep.capture.binding import Call, Step
 from lockstep.capture.reach import Reach
 from lockstep.capture.state import State
@@ -61,6 +62,7 @@ def fingerprint(
     fields |= _flat("contract", contract)
     fields |= _versions(found)
     fields |= _globals()
+    fields |= _flat("build", build_settings(backend))
     fields["not covered"] = sorted(found.opaque)
     return fields
 

@@ -38,8 +38,12 @@ def lower_graph(graph: Lowerable) -> Program:
     """
     nodes = list(graph.gm.graph.nodes)
     check_nodes(nodes)
-    text = _HEADER + ast.unparse(_module(graph.gm)) + "\n"
-    return Program("graph", text, {}, basic_requires(nodes))
+    return Program("graph", graph_text(graph.gm), {}, basic_requires(nodes))
+
+
+def graph_text(gm: Any) -> str:
+    """Return the module text of a checked graph."""
+    return _HEADER + ast.unparse(_module(gm)) + "\n"
 
 
 def _module(gm: Any) -> ast.Module:

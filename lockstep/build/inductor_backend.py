@@ -6,11 +6,14 @@ Bitwise equal to compiling the same graph on each rank; not to eager, whose oper
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from lockstep import _compat
 from lockstep.build.backends import Lowerable
 from lockstep.build.cpu import kernel_features
+from lockstep.build.graph_backend import graph_text
 from lockstep.build.holdable import check_nodes
 from lockstep.build.outputs import split_outputs
 from lockstep.build.program import Program
@@ -43,10 +46,34 @@ def lower_inductor(graph: Lowerable) -> Program:
     except LockstepError:
         raise
     except Exception as error:
+        if _compat.is_nothing_to_compile(error):  # views and inputs alone: there is no kernel
+            return Program("inductor", graph_text(graph.gm), {}, basic_requires(nodes))
         raise _translated(error) from error
+    check_operators(program.operators, nodes)
     requires = basic_requires(nodes) | kernel_requires(kernel_features() if libraries else ())
     sources = {digest: kernel.source for digest, kernel in program.kernels.items()}
     return Program("inductor", program.text, libraries, requires, sources)
+
+
+def check_operators(operators: frozenset[str], nodes: Iterable[Any]) -> None:
+    """Refuse operators that the compiler brought in and that a rank without it does not have.
+
+    Args:
+        operators: "namespace::name" of what the program calls.
+        nodes: of the captured graph; what it calls itself, the user's code registers.
+
+    Raises:
+        LoweringError: LS200.
+    """
+    kind = _compat.op_overload_type()
+    own = {node.target.name().split(".")[0] for node in nodes if isinstance(node.target, kind)}
+    odd = sorted(name for name in operators - own if name.startswith(_compat.COMPILER_OPS))
+    if odd:
+        raise LoweringError(
+            "the compiled program calls operators that only the compiler registers",
+            got=", ".join(odd),
+            fix='backend="graph"',
+        )
 
 
 def _libraries(program: Rewritten) -> dict[str, bytes]:

@@ -36,10 +36,11 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Rewritten:
-    """The module that ranks execute, and the kernels that it names by digest."""
+    """The module that ranks execute, the kernels it names by digest, the operators it calls."""
 
     text: str
     kernels: dict[str, Kernel]
+    operators: frozenset[str]
 
 
 def rewrite(source: str, epilogue: str = "") -> Rewritten:
@@ -60,7 +61,8 @@ def rewrite(source: str, epilogue: str = "") -> Rewritten:
         if isinstance(item, ast.FunctionDef) and item.name == "call":
             _pass_the_list_itself(item)
     _check(tree)
-    return Rewritten(ast.unparse(ast.fix_missing_locations(tree)) + "\n", kernels)
+    text = ast.unparse(ast.fix_missing_locations(tree)) + "\n"
+    return Rewritten(text, kernels, frozenset(_operators(tree)))
 
 
 def dotted(node: ast.AST) -> str | None:
@@ -164,6 +166,14 @@ def _chains(tree: ast.AST) -> Iterator[str]:
             name = dotted(node)
             if name is not None:
                 yield name
+
+
+def _operators(tree: ast.AST) -> Iterator[str]:
+    """Yield `aten::add` for every `torch.ops.aten.add...` of the text."""
+    for name in _chains(tree):
+        parts = name.split(".")
+        if parts[:2] == ["torch", "ops"] and len(parts) > 3:
+            yield f"{parts[2]}::{parts[3]}"
 
 
 def _loaded(tree: ast.AST) -> set[str]:
