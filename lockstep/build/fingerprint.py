@@ -17,6 +17,7 @@ import sys
 import textwrap
 from collections.abc import Mapping
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -150,13 +151,28 @@ def _attributes(call: Call, state: State, found: Reach) -> Fields:
 
 
 def _versions(found: Reach) -> Fields:
-    fields: Fields = {"version lockstep": __version__, "version python": platform.python_version()}
+    fields: Fields = {
+        "version lockstep": _own_version(),
+        "version python": platform.python_version(),
+    }
     fields |= {f"version {k}": v for k, v in basic_requires(()).items() if k != "ops"}
     fields["machine"] = platform.machine()
     for package in sorted(found.libraries - {"torch", "lockstep"}):
         for distribution in _distributions_of(package):
             fields[f"version {distribution}"] = metadata.version(distribution)
     return fields
+
+
+@functools.cache
+def _own_version() -> str:
+    """Lockstep's version, with a digest of the sources that decide what a program is."""
+    root = Path(__file__).parents[1]
+    files = [
+        root / "_compat.py",
+        *(f for d in ("spmd", "capture", "build") for f in (root / d).glob("*.py")),
+    ]
+    texts = b"".join(file.read_bytes() for file in sorted(files))
+    return f"{__version__}+{hashlib.sha256(texts).hexdigest()[:12]}"
 
 
 @functools.cache
