@@ -181,8 +181,10 @@ def closes_store_first(me: Rank) -> None:
     """The store goes away after the work is done: no fault."""
     _leave(me, _obtain(me))
     if me.rank == 0:
+        while not (me.folder / "result1").exists():
+            time.sleep(0.02)
         os.kill(me.server, signal.SIGKILL)
-    time.sleep(0.5)
+    time.sleep(0.5)  # the watchers find out
 
 
 def uncaught(me: Rank) -> None:

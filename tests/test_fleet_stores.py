@@ -82,6 +82,12 @@ def test_a_store_that_takes_nothing_is_said_and_the_job_goes_on(tmp_path, capsys
         store.write("a.lockstep", b"data", required=True)
 
 
+def test_a_store_below_a_file_cannot_be_read(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StoreError, match="Not a directory"):
+        ArtifactStore(tmp_path / "file" / "store").read("a.lockstep")
+
+
 def test_a_write_that_fails_half_way_leaves_nothing(tmp_path, monkeypatch, capsys):
     tmp_path.chmod(0o700)
     store = ArtifactStore(tmp_path)

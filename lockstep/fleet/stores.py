@@ -78,7 +78,7 @@ class ArtifactStore:
                         want=f"at most {self._limit}",
                     )
                 return file.read(self._limit + 1)
-        except (FileNotFoundError, NotADirectoryError) as error:
+        except FileNotFoundError as error:
             if self.pinned:
                 raise StoreError(
                     "the pinned artifact is missing",
