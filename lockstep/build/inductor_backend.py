@@ -19,6 +19,7 @@ from lockstep.build.outputs import split_outputs
 from lockstep.build.program import Program
 from lockstep.build.requires import basic_requires, kernel_requires
 from lockstep.build.rewrite import Rewritten, rewrite
+from lockstep.build.scalars import lift_weights
 from lockstep.errors import LockstepError, LoweringError, ToolchainError
 
 # Draw what eager draws for a seed; and no line tables, which double the libraries' size and take
@@ -38,6 +39,7 @@ def lower_inductor(graph: Lowerable) -> Program:
     nodes = list(graph.gm.graph.nodes)
     check_nodes(nodes)
     split = split_outputs(graph.gm)
+    lift_weights(split.gm)
     try:
         with _compat.inductor_options(_OPTIONS):
             source = _compat.compile_to_python(split.gm, graph.fakes)
