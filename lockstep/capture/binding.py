@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.utils import _pytree as pytree
 
+from lockstep.capture.refusal import refuse
 from lockstep.errors import CaptureError
 
 Root: TypeAlias = torch.nn.Module | torch.optim.Optimizer
@@ -92,7 +93,7 @@ class Step:
             _sort(call, name, leaf)
         for name, value in self.reached():
             if isinstance(value, torch.Tensor):
-                raise _closed_over(self, name, value)
+                refuse(_closed_over(self, name, value), about=value)
             if isinstance(value, Root):
                 call.roots.setdefault(name, value)
             elif name == "self":

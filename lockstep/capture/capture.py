@@ -16,12 +16,16 @@ from torch.utils import _pytree as pytree
 from lockstep import _compat
 from lockstep.capture import passes
 from lockstep.capture.binding import Call, Step
+from lockstep.capture.checking import Checking
 from lockstep.capture.collectives import CollectiveRecorder
+from lockstep.capture.draws import Draws
+from lockstep.capture.going_on import going_on
 from lockstep.capture.graph import Effect, InputSpec, Leaf, StepGraph, input_spec
 from lockstep.capture.obstacles import explain
 from lockstep.capture.origin import OriginTracker
 from lockstep.capture.pystate import PythonState
 from lockstep.capture.rank import refusing_rank_reads
+from lockstep.capture.refusal import refuse
 from lockstep.capture.standin import make_fakes, standing_in
 from lockstep.capture.state import Slot, State, collect, tensor_holders
 from lockstep.errors import CaptureError
@@ -51,16 +55,22 @@ def capture(function: Callable[..., Any], *args: Any, **kwargs: Any) -> StepGrap
     return capture_call(step, call, collect(call))
 
 
-def capture_call(step: Step, call: Call, state: State) -> StepGraph:
-    """Capture a call that was taken apart already; see `capture`."""
-    return _Capture(step, call, state).run()
+def capture_call(
+    step: Step, call: Call, state: State, checking: Checking | None = None
+) -> StepGraph:
+    """Capture a call that was taken apart already; see `capture`.
+
+    Args:
+        checking: takes notes for a check; the rank may then be read, and dead code stays.
+    """
+    return _Capture(step, call, state, checking).run()
 
 
 class _Capture:
     """One capture: the inputs' stand-ins, the trace, and what the trace did to each place."""
 
-    def __init__(self, step: Step, call: Call, state: State) -> None:
-        self.step, self.call, self.state = step, call, state
+    def __init__(self, step: Step, call: Call, state: State, checking: Checking | None) -> None:
+        self.step, self.call, self.state, self.checking = step, call, state, checking
         self.mode = _compat.fake_mode()
         self.specs: list[InputSpec] = []
         self.fakes: list[torch.Tensor] = []
@@ -84,7 +94,7 @@ class _Capture:
         ]
         scalars = {s.name: self._float(s.name, s.get()) for s in self.state.scalars}
         gm = self._trace(by_real, leaves, scalars)
-        passes.clean(gm)
+        passes.clean(gm, keep_dead=self.checking is not None)
         return StepGraph(
             name=self.step.name,
             gm=gm,
@@ -143,12 +153,18 @@ class _Capture:
             numbers = {name: items(value) for name, value in scalars.items()}
             args, kwargs = self.call.arguments([items(leaf) for leaf in leaves])
             with standing_in(self.state, by_real, numbers), contextlib.ExitStack() as stack:
-                for watch in (refusing_rank_reads(), recorder.recording(), tracker.watching()):
+                for watch in (self._rank(), recorder.recording(), tracker.watching()):
                     stack.enter_context(watch)
+                stack.enter_context(Draws().watching())
                 stack.enter_context(_autocast_as_eager())
+                stack.enter_context(going_on())
+                if self.checking is not None:
+                    stack.enter_context(self.checking.watching(self.fakes))
                 stack.enter_context(in_phase("build"))
                 result = self.step.function(*args, **kwargs)
                 recorder.refuse_unfinished()
+                if self.checking is not None:
+                    self.checking.finish()
                 outputs = self._returned(result)
                 self._grad_effects(by_real, outputs)
                 self._holder_effects(by_real, outputs)
@@ -158,13 +174,16 @@ class _Capture:
             with _quiet_random(), _compat.tracing(self.mode), _compat.one_rank_flag():
                 gm = _compat.make_fx(flat_step, self.fakes)
         except Exception as error:
-            python.undo()
+            python.abandon()
             explained = explain(error)
             if explained is None or explained is error:
                 raise
             raise explained from error
         python.refuse_changes()
         return self._items_to_tensors(gm)
+
+    def _rank(self) -> Any:
+        return refusing_rank_reads() if self.checking is None else contextlib.nullcontext()
 
     # -- what came out
 
@@ -180,10 +199,12 @@ class _Capture:
             elif leaf is None or isinstance(leaf, (bool, int, float, str)):
                 self.returns.append(Leaf("value", value=leaf))
             else:
-                raise CaptureError(
-                    f"the step returns a {type(leaf).__name__}",
-                    want="tensors, numbers, strings, None, and containers of these",
-                    fix="return what is needed of it as tensors",
+                refuse(
+                    CaptureError(
+                        f"the step returns a {type(leaf).__name__}",
+                        want="tensors, numbers, strings, None, and containers of these",
+                        fix="return what is needed of it as tensors",
+                    )
                 )
         return outputs
 

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from lockstep import _compat
 from lockstep.capture.hooks import swapped
 from lockstep.capture.origin import user_line
+from lockstep.capture.refusal import refuse
 from lockstep.errors import CaptureError
 from lockstep.spmd import collectives as spmd
 from lockstep.spmd.mesh import Axis, axis_of
@@ -62,6 +63,13 @@ class PendingWork:
         return True
 
 
+class _Skipped:
+    """The work of a collective that was refused, where a capture goes on without it."""
+
+    def wait(self, timeout: Any = None) -> bool:
+        return True
+
+
 class CollectiveRecorder:
     """Maps the collectives that are called while a step is traced."""
 
@@ -80,14 +88,15 @@ class CollectiveRecorder:
         Raises:
             CaptureError: names the first one's line.
         """
-        if self._open:
-            work = self._open[0]
-            raise CaptureError(
-                f"the step never waits for an async {work.name}",
-                where=work.line,
-                got=f"{len(self._open)} collective(s) without a wait()",
-                why="what is read from its tensor before the wait is undefined",
-                fix="work.wait() before the tensor is used",
+        for work in self._open:
+            refuse(
+                CaptureError(
+                    f"the step never waits for an async {work.name}",
+                    where=work.line,
+                    got=f"{len(self._open)} collective(s) without a wait()",
+                    why="what is read from its tensor before the wait is undefined",
+                    fix="work.wait() before the tensor is used",
+                )
             )
 
     def _swaps(self) -> dict[FunctionType, Any]:
@@ -103,6 +112,13 @@ class CollectiveRecorder:
         return swaps
 
     def _collective(self, original: Any, args: Any, kwargs: Any) -> Any:
+        try:
+            return self._mapped(original, args, kwargs)
+        except CaptureError as error:
+            refuse(error)
+            return _Skipped()
+
+    def _mapped(self, original: Any, args: Any, kwargs: Any) -> Any:
         inner = original.__closure__[0].cell_contents
         name = inner.__name__
         if name in _QUERIES:
@@ -262,7 +278,8 @@ def _unsupported(name: str) -> CaptureError:
 
 
 def _refuse_point_to_point(original: Any, args: Any, kwargs: Any) -> Any:
-    raise _unsupported("send" if original.__name__ == "isend" else "recv")
+    refuse(_unsupported("send" if original.__name__ == "isend" else "recv"))
+    return _Skipped() if original.__name__ != "batch_isend_irecv" else []
 
 
 def _resolve(original: Any, args: Any, kwargs: Any) -> Any:

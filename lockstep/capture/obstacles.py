@@ -24,11 +24,21 @@ def explain(error: BaseException) -> LockstepError | None:
     if isinstance(error, LockstepError):
         return error
     frame, lineno = _innermost_user(error.__traceback__)
-    if isinstance(error, _compat.capture_errors()) or "data-dependent" in str(error):
+    if is_value_read(error):
         return value_read(frame, lineno)
-    if "convert all Tensors to FakeTensors" in str(error):
-        return _real_tensor(frame, lineno)
+    if is_outside_tensor(error):
+        return real_tensor(frame, lineno)
     return None
+
+
+def is_value_read(error: BaseException) -> bool:
+    """Whether torch stopped because a tensor's value was asked for."""
+    return isinstance(error, _compat.capture_errors()) or "data-dependent" in str(error)
+
+
+def is_outside_tensor(error: BaseException) -> bool:
+    """Whether torch stopped because a tensor is none of the capture's own."""
+    return "convert all Tensors to FakeTensors" in str(error)
 
 
 def value_read(frame: FrameType | None, lineno: int) -> CaptureError:
@@ -46,8 +56,13 @@ def value_read(frame: FrameType | None, lineno: int) -> CaptureError:
     )
 
 
-def _real_tensor(frame: FrameType | None, lineno: int) -> CaptureError:
-    name, tensor = next(_real_tensors(frame, lineno), (None, None))
+def real_tensor(
+    frame: FrameType | None, lineno: int, known: torch.Tensor | None = None
+) -> CaptureError:
+    """The error for a tensor from outside: `known`, else the first that the line mentions."""
+    mentioned = list(_real_tensors(frame, lineno))
+    named = [pair for pair in mentioned if known is None or pair[1] is known]
+    name, tensor = next(iter(named), (None, known))
     got = None
     if tensor is not None:
         got = f"{describe(tensor)}, neither an argument nor part of a module that the step reaches"

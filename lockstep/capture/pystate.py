@@ -15,6 +15,7 @@ import torch
 
 from lockstep.capture.binding import Call, Step
 from lockstep.capture.reach import Reach, reach
+from lockstep.capture.refusal import collector, refuse
 from lockstep.capture.source import line_that_changes
 from lockstep.capture.state import State
 from lockstep.errors import CaptureError
@@ -63,14 +64,22 @@ class PythonState:
             CaptureError: the step changed Python state; all changes are named.
         """
         changes = self.undo()
-        if not changes:
-            return
-        first = changes[0]
-        others = ", ".join(change.name for change in changes[1:])
-        raise CaptureError(
-            f"the step changes Python state: {first.name}",
-            where=self.line_of(first),
-            got=f"{first.before} -> {first.after}" + (f"\nalso: {others}" if others else ""),
+        for i, change in enumerate(changes):
+            others = changes[i + 1 :] if collector() is None else []
+            refuse(self._refusal(change, ", ".join(other.name for other in others)))
+
+    def abandon(self) -> None:
+        """Undo every change: the trace stopped. A collecting capture still tells them."""
+        if collector() is None:
+            self.undo()
+        else:
+            self.refuse_changes()
+
+    def _refusal(self, change: Change, others: str) -> CaptureError:
+        return CaptureError(
+            f"the step changes Python state: {change.name}",
+            where=self.line_of(change),
+            got=f"{change.before} -> {change.after}" + (f"\nalso: {others}" if others else ""),
             why="a compiled step does not run its Python again: it would happen once, then never",
             fix=[
                 "do it outside the step, around the call",

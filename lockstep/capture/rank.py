@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from lockstep.capture.hooks import caller_frame, swapped
 from lockstep.capture.origin import is_user_file, line_of
+from lockstep.capture.refusal import refuse
 from lockstep.errors import CaptureError
 
 _ENVIRONMENT = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "HOSTNAME")
@@ -80,12 +81,14 @@ def _group_rank() -> Iterator[None]:
 def _refuse_user(frame: FrameType | None, what: str) -> None:
     if frame is None or not is_user_file(frame.f_code.co_filename):
         return
-    raise CaptureError(
-        f"the step reads its rank: {what}",
-        where=line_of(frame),
-        why="the program of one rank would be shipped to all of them",
-        fix=[
-            "do what depends on the rank outside the step",
-            "pass a tensor that the caller made from the rank",
-        ],
+    refuse(
+        CaptureError(
+            f"the step reads its rank: {what}",
+            where=line_of(frame),
+            why="the program of one rank would be shipped to all of them",
+            fix=[
+                "do what depends on the rank outside the step",
+                "pass a tensor that the caller made from the rank",
+            ],
+        )
     )
