@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import lockstep as ls
 from lockstep import _compat
@@ -305,3 +306,28 @@ def test_only_attributes_that_the_step_may_read_make_variants() -> None:
     trainer.scale = 1.0
     assert torch.equal(trainer.step(*batch(0)) * 2, doubled)
     assert len(variants) == 2
+
+
+class Checkpointed(Tiny):
+    """Tiny with its middle under activation checkpointing; draws before, inside and after it."""
+
+    def __init__(self, dropout: float, reentrant: bool) -> None:
+        super().__init__(dropout)
+        self.reentrant = reentrant
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        hidden = F.dropout(self.embedding(tokens), 0.25)
+        hidden = checkpoint(self.middle, hidden, use_reentrant=self.reentrant)
+        hidden = checkpoint(self.middle, hidden, use_reentrant=self.reentrant)
+        return self.head(F.dropout(hidden.flatten(0, 1), 0.25))
+
+    def middle(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.dropout(torch.relu(self.dropout(self.linear(hidden))))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_checkpointed_regions_draw_once_and_are_eager_bit_by_bit(
+    dropout: float, reentrant: bool
+) -> None:
+    same_as_eager(train_step, Checkpointed(dropout, reentrant), [batch(i) for i in range(3)])

@@ -105,6 +105,18 @@ def reduces_by_an_unknown_group(model: Model, x: torch.Tensor) -> torch.Tensor:
     return model(x)
 
 
+def seeds(model: Model, x: torch.Tensor) -> torch.Tensor:
+    torch.manual_seed(0)  # the line
+    return model(x) + torch.rand(1)
+
+
+def rewinds(model: Model, x: torch.Tensor) -> torch.Tensor:
+    state = torch.get_rng_state()
+    first = torch.rand(3)
+    torch.set_rng_state(state)
+    return model(x) + first + torch.randn(3)  # the line
+
+
 def returns_an_object(model: Model, x: torch.Tensor) -> Any:
     return model(x), model
 
@@ -125,6 +137,8 @@ CASES: list[tuple[Callable[..., Any], str, str, str]] = [
     (sends, "dist.send cannot be part of a captured step", "the line", "a collective"),
     (forgets_to_wait, "the step never waits for an async all_reduce", "the line", "work.wait()"),
     (reduces_by_an_unknown_group, "a process group that is no mesh axis", "the line", "ls.mesh"),
+    (seeds, "the step seeds the random generator", "the line", "seed outside the step"),
+    (rewinds, "draws other random numbers than its first forward", "the line", "draw the same"),
     (returns_an_object, "the step returns a Model", "", "as tensors"),
 ]
 

@@ -126,7 +126,8 @@ class OriginTracker:
         }
         try:
             with _NodeTagger(self), swapped(backwards), _compat.on_create_node(self._stamp):
-                yield
+                with _tagging_functions(self):
+                    yield
         finally:
             for handle in handles:
                 handle.remove()
@@ -169,6 +170,26 @@ class _NodeTagger(TorchFunctionMode):
         if fresh:
             _tag(fresh, self._tracker.current())
         return out
+
+
+@contextlib.contextmanager
+def _tagging_functions(tracker: OriginTracker) -> Iterator[None]:
+    """Tag what `Function.apply` makes with its own line: no mode sees the call, and the next torch
+    function's line would be taken. An `apply` that was looked up before is not seen."""
+    raw = vars(torch.autograd.Function)["apply"]
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        out = raw.__get__(None, cls)(*args, **kwargs)
+        leaves = out if isinstance(out, (tuple, list)) else (out,)
+        fresh = [t.grad_fn for t in leaves if isinstance(t, torch.Tensor) and t.requires_grad]
+        _tag([node for node in fresh if node is not None], tracker.current())
+        return out
+
+    torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch.autograd.Function.apply = raw
 
 
 def _tag(nodes: list[Any], origin: Origin) -> None:

@@ -14,11 +14,12 @@ from lockstep.capture.origin import META
 from lockstep.errors import CaptureError
 
 
-def clean(gm: torch.fx.GraphModule) -> None:
+def clean(gm: torch.fx.GraphModule, keep_dead: bool = False) -> None:
     """Inline constants, name groups by axis, drop dead code, forget device indices."""
     inline_constants(gm)
     name_groups(gm)
-    gm.graph.eliminate_dead_code(is_impure_node=_must_stay)
+    if not keep_dead:
+        gm.graph.eliminate_dead_code(is_impure_node=_must_stay)
     forget_device_index(gm)
     gm.graph.lint()
     gm.recompile()
