@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -71,12 +72,15 @@ def test_a_pinned_file_that_is_missing_is_named(tmp_path):
     assert "lockstep build -o" in str(caught.value)
 
 
-def test_a_store_that_takes_nothing_is_said_and_the_job_goes_on(tmp_path, capsys):
-    (tmp_path / "file").write_bytes(b"")
-    store = ArtifactStore(tmp_path / "file" / "store", rank=3)
+def test_a_store_that_takes_nothing_is_said_and_the_job_goes_on(tmp_path, capsys, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("lockstep.fleet.stores._write_whole", full)
+    store = ArtifactStore(tmp_path / "store", rank=3)
     assert store.write("a.lockstep", b"data") is False
     told = capsys.readouterr().err
-    assert told.startswith("[lockstep rank 3] warning: could not keep a.lockstep: Not a directory")
+    assert told.startswith("[lockstep rank 3] warning: could not keep a.lockstep: No space left")
     assert "this job goes on from memory, the next start builds again" in told
     with pytest.raises(StoreError, match=r"the store cannot keep a\.lockstep"):
         store.write("a.lockstep", b"data", required=True)
@@ -146,3 +150,16 @@ def test_readers_never_see_half_a_file(tmp_path):
             assert status == 0
             children.remove(pid)
     assert seen <= set(whole) and len(seen) == 2
+
+
+def test_a_store_that_can_never_be_written_is_an_error(monkeypatch, tmp_path):
+    store = ArtifactStore(tmp_path / "store")
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("lockstep.fleet.stores._write_whole", refuse)
+    with pytest.raises(StoreError, match="cannot keep a") as caught:
+        store.write("a.lockstep", b"x")
+    assert "Read-only file system" in str(caught.value)
+    assert "set LOCKSTEP_STORE to another one" in str(caught.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import socket
@@ -16,6 +17,9 @@ SUFFIX = ".lockstep"
 LIMIT = 8 << 30  # bytes
 DAY = 86400.0
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,200}")
+
+# What no later start can do better: a store that was set wrongly, not one that is full.
+_NEVER = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 
 class ArtifactStore:
@@ -102,7 +106,8 @@ class ArtifactStore:
             whether it was kept; if not, a warning was printed and the job can go on from memory.
 
         Raises:
-            StoreError: the store is pinned or unsafe; or it takes nothing and `required` is set.
+            StoreError: the store is pinned, unsafe, or can never be written; or it takes nothing
+                now (a full disk) and `required` is set.
         """
         path = self.path_of(name)
         if self.pinned:
@@ -117,7 +122,7 @@ class ArtifactStore:
             return True
         except OSError as error:
             reason = f"{error.strerror or error} ({self.path})"
-            if required:
+            if required or error.errno in _NEVER:
                 raise StoreError(
                     f"the store cannot keep {name}",
                     where=str(self.path),
