@@ -1,0 +1,55 @@
+"""Run all cases under one torchrun a world size; exits 0 only if every claim holds.
+
+python -m tests.bitwise --ranks 2 4
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+
+from tests.bitwise.report import Row, built_once, figures, merged, table
+from tests.ranks.launch import Torchrun
+
+
+def main() -> int:
+    """Run, print the tables and then the figures; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bitwise", description=__doc__)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2], help="world sizes")
+    parser.add_argument("--quick", action="store_true", help="a small part, without inductor")
+    parser.add_argument("--limit", type=float, default=900.0, help="seconds a world size may take")
+    asked = parser.parse_args()
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    worlds: dict[int, list[Row]] = {}
+    with tempfile.TemporaryDirectory() as name, Torchrun() as torchrun:
+        folder = Path(name)
+        env = {
+            "LOCKSTEP_STORE": str(folder / "store"),
+            "LOCKSTEP_TIMING": "",
+            "CACHES": str(folder / "caches"),
+        }
+        for world in asked.ranks:
+            ended = torchrun.run(
+                "tests.bitwise.ranks",
+                *(["quick"] if asked.quick else []),
+                folder=folder / f"ranks{world}",
+                world=world,
+                limit=asked.limit,
+                env=env,
+            )
+            if ended.code:
+                console.print(ended.report(), markup=False, highlight=False)
+                return 1
+            worlds[world] = [*merged(ended), built_once(ended, world)]
+            console.print(table(world, worlds[world]))
+    for line in figures(worlds):
+        console.print(line, highlight=False)
+    return int(any(row["odd"] for rows in worlds.values() for row in rows))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
