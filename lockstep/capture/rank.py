@@ -9,6 +9,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType, FunctionType
 from typing import Any
 
@@ -21,6 +22,7 @@ from lockstep.capture.refusal import refuse
 from lockstep.errors import CaptureError
 
 _ENVIRONMENT = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "HOSTNAME")
+_CAPTURE = str(Path(__file__).with_name("capture.py"))
 _MESH = ("get_local_rank", "get_coordinate", "get_rank")
 
 
@@ -51,7 +53,7 @@ def _environment(original: Any, args: Any, kwargs: Any) -> Any:
     frame = caller_frame()
     while frame is not None and _is_stdlib(frame):
         frame = frame.f_back
-    if args[1] in _ENVIRONMENT:
+    if args[1] in _ENVIRONMENT and not _is_importing(frame):
         _refuse_user(frame, f'os.environ["{args[1]}"]')
     return original(*args, **kwargs)
 
@@ -59,6 +61,15 @@ def _environment(original: Any, args: Any, kwargs: Any) -> Any:
 def _is_stdlib(frame: FrameType) -> bool:
     name = frame.f_code.co_filename
     return name.startswith("<frozen") or name == os.__file__
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    """Whether the trace set off an import: a library that lists the environment is not the step."""
+    while frame is not None and frame.f_code.co_filename != _CAPTURE:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 @contextlib.contextmanager
