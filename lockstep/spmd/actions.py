@@ -241,8 +241,9 @@ def _cut(x: torch.Tensor, dim: int, sizes: tuple[int, ...]) -> tuple[torch.Tenso
 def _padded(x: torch.Tensor, dim: int, sizes: tuple[int, ...]) -> torch.Tensor:
     if _even(sizes):
         return x
-    behind = [0, 0] * (x.dim() - 1 - dim) + [0, max(sizes) - x.shape[dim]]
-    return torch.nn.functional.pad(x, behind)
+    rest = list(x.shape)
+    rest[dim] = max(sizes) - x.shape[dim]
+    return torch.cat([x, x.new_zeros(rest)], dim)
 
 
 def _trimmed(x: torch.Tensor, dim: int, sizes: tuple[int, ...], axis: str) -> torch.Tensor:

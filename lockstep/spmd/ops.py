@@ -59,7 +59,8 @@ def _resized(x: torch.Tensor, dim: int, size: int) -> list[int]:
 def _own_part(x: torch.Tensor, dim: int, sizes: Sequence[int], axis: str) -> torch.Tensor:
     """The shape of one rank's part: of unknown size where the ranks' sizes differ."""
     even = all(size == sizes[0] for size in sizes)
-    size = sizes[0] if even else torch.library.get_ctx().new_dynamic_size(min=0)
+    unknown = torch.library.get_ctx().new_dynamic_size
+    size = sizes[0] if even else unknown(min=min(sizes), max=max(sizes))
     return x.new_empty(_resized(x, dim, size))
 
 

@@ -67,13 +67,11 @@ def plan(
 
     remembered = functools.lru_cache(maxsize=1024)(of_shape)
 
-    def for_tensor(x: torch.Tensor) -> Move:
-        try:
-            return remembered(x.shape)
-        except TypeError:  # a symbolic size is no key
-            return of_shape(x.shape)
+    def of_tensor(x: torch.Tensor) -> Move:
+        shape = x.shape
+        return remembered(shape) if _known(*shape) else of_shape(shape)
 
-    return for_tensor
+    return of_tensor
 
 
 def _joins(ask: Ask) -> bool:
@@ -111,7 +109,7 @@ def _in_range(dim: int, shape: torch.Size, who: str) -> int:
 def _cut(extent: int, ranks: int, given: Given, who: str) -> Sizes:
     """How much of a whole dimension each rank gets: by `torch.tensor_split`'s rule, or as given."""
     sizes = _split(extent if given is None else given, ranks, who)
-    if given is not None and sum(sizes) != extent:
+    if given is not None and _known(*sizes, extent) and sum(sizes) != extent:
         raise UsageError(
             f"{who}: sizes {list(sizes)} of a dimension of {extent}",
             want=f"sizes that add up to {extent}; none given are shared out as tensor_split does",
@@ -124,7 +122,7 @@ def _joined(own: int, ask: Ask, given: Given, who: str) -> Sizes:
     if given is None:
         return (own,) * ask.size
     sizes = _split(given, ask.size, who)
-    if isinstance(own, int) and own != sizes[coordinate(ask.axis)]:
+    if _known(own, *sizes) and own != sizes[coordinate(ask.axis)]:
         raise UsageError(
             f"{who}: this rank holds {own} of a dimension shared out as {list(sizes)}",
             want=f"{sizes[coordinate(ask.axis)]}, at coordinate {coordinate(ask.axis)}",
@@ -134,11 +132,16 @@ def _joined(own: int, ask: Ask, given: Given, who: str) -> Sizes:
 
 def _split(given: int | Sizes, ranks: int, who: str) -> Sizes:
     if isinstance(given, tuple):
-        if len(given) != ranks or any(n < 0 for n in given):
+        if len(given) != ranks or (_known(*given) and min(given) < 0):
             raise UsageError(f"{who}: sizes {list(given)}", want=f"{ranks} sizes, one a rank")
         return given
     base, more = divmod(given, ranks)
     return tuple(base + 1 if rank < more else base for rank in range(ranks))
+
+
+def _known(*sizes: int) -> bool:
+    """Whether none is symbolic: of those, nothing may be asked while a step is captured."""
+    return all(type(n) is int for n in sizes)
 
 
 def _exchanged(

@@ -93,8 +93,11 @@ def _call(
 ) -> Any:
     """Run a row of the table, or start it; in a recording, note it at the caller's caller."""
     ranks = axis_named(axis).size
-    made = plan(verb, axis, ranks, src, dst, op, dim, src_sizes, dst_sizes, root, expert)
-    move = made(x)
+    wanted = verb, axis, ranks, src, dst, op, dim, src_sizes, dst_sizes, root, expert
+    try:
+        move = plan(*wanted)(x)
+    except TypeError:  # symbolic splits are no key of what is remembered
+        move = plan.__wrapped__(*wanted)(x)
     if claims.recording is None and not async_op:
         return _run(x, move, None)
     note = _noting(verb, axis, src, dst, op, sys._getframe(2))
