@@ -12,6 +12,9 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+# torch's own tree walk has no public name; the modules that use this one have imported torch.
+from torch.utils import _pytree as pytree  # noqa: F401  (for others to import from here)
+
 # -- process groups (torch 2.14) -------------------------------------------------------------------
 
 
@@ -401,3 +404,123 @@ def is_nothing_to_compile(error: BaseException) -> bool:
     from torch._inductor.standalone_compile import NoRunnableInductorModuleError
 
     return isinstance(error, NoRunnableInductorModuleError)
+
+
+# --- checker: simulated ranks in one process (torch 2.14.1) --------------------------------------
+
+
+@contextlib.contextmanager
+def fake_process_group(rank: int, ranks: int) -> Iterator[None]:
+    """Be one rank of a job that does not exist; the groups of a real job are put aside and back.
+
+    The registry of group names is the process's own and refuses a name twice: hence all the names.
+    """
+    import torch.distributed as dist
+    from torch._C import _distributed_c10d as native
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    c10d = dist.distributed_c10d
+    real = c10d._world
+    names = dict((name, group) for group, name in real.pg_names.items())
+    for name in names:
+        native._unregister_process_group(name)
+    c10d._world = _apart(c10d._World)
+    try:
+        dist.init_process_group("fake", rank=rank, world_size=ranks, store=FakeStore())
+        yield
+    finally:
+        if c10d._world.default_pg is not None:
+            dist.destroy_process_group()
+        c10d._world = real
+        for name, group in names.items():
+            native._register_process_group(name, group)
+
+
+def _apart(world: Any) -> Any:
+    """A c10d world whose tables are its own: torch's reads the module's through properties."""
+    tables: tuple[str, ...] = ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config")
+    tables += ("tags_to_pg", "pg_to_tag")
+    return type("World", (world,), {**{name: {} for name in tables}, "group_count": 0})()
+
+
+def unregister_process_group(name: str) -> None:
+    """Forget a group's logical name: a name can't be given twice."""
+    from torch._C._distributed_c10d import _unregister_process_group
+
+    _unregister_process_group(name)
+
+
+def node_of(tensor: Any) -> Any:
+    """The graph node of a tensor that is being traced; None for one that is not."""
+    from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
+
+    mode = get_proxy_mode()
+    if mode is None:
+        return None
+    slot = get_proxy_slot(tensor, mode.tracer, None)
+    return slot.proxy.node if slot is not None else None
+
+
+def without_modes() -> Any:
+    """A block in which tensors are real and nothing is traced."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    return _disable_current_modes()
+
+
+def dispatch_mode() -> Any:
+    """The base class of modes that see each operator as the dispatcher does."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    return TorchDispatchMode
+
+
+# --- check: a world that is not there (torch 2.14.1) ----------------------------------------------
+
+
+def fake_store() -> Any:
+    """A store for the process group "fake", which answers for all ranks; importing it registers it."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    return FakeStore()
+
+
+# --- plain tables and ops without a public name (torch 2.14.1) ------------------------------------
+
+
+def module_tables(module: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """A module's parameters, buffers and modules, as the dictionaries that hold them.
+
+    The public iterators give copies, and skip a tensor that is met twice.
+    """
+    return module._parameters, module._buffers, module._modules
+
+
+@contextlib.contextmanager
+def without_step_hooks(optimizer: Any) -> Iterator[None]:
+    """Run an optimizer's step without the hooks that others have put around it."""
+    hooks = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
+    optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks = {}, {}
+    try:
+        yield
+    finally:
+        optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks = hooks
+
+
+def schema(op: Any) -> Any:
+    """An op's schema: its arguments' names, and whether it changes one of them."""
+    return op._schema
+
+
+def item_op() -> Any:
+    """What `.item()` is in a graph."""
+    import torch
+
+    return torch.ops.aten._local_scalar_dense.default
+
+
+def foreach_lerp_op() -> Any:
+    """What `torch.optim`'s foreach forms call with a Python number as the weight."""
+    import torch
+
+    return torch.ops.aten._foreach_lerp_.Scalar

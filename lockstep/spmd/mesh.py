@@ -6,7 +6,9 @@ group under that name. torch's own group names are per-process counters and diff
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -69,7 +71,9 @@ def mesh(device_type: str | None = None, **sizes: int) -> DeviceMesh:
 
 def default_device_type() -> str:
     """Return the accelerator's type, or "cpu"."""
-    return torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"
+    return (
+        torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"
+    )
 
 
 def start_process_group(device_type: str = "cpu") -> None:
@@ -182,3 +186,21 @@ def _preferred(ranks: tuple[int, ...]) -> Axis:
     """Of several names for the same ranks, the mesh axis before the word "world"."""
     same = [a for a in _axes.values() if a.ranks == ranks]
     return next((a for a in same if a.name != WORLD), same[0])
+
+
+@contextlib.contextmanager
+def apart() -> Iterator[None]:
+    """Know no axes at first while inside, and forget those made there: for a simulated job."""
+    real = dict(_axes)
+    for name in real:
+        _compat.unregister_process_group(name)
+    _axes.clear()
+    try:
+        yield
+    finally:
+        for name in _axes:
+            _compat.unregister_process_group(name)
+        _axes.clear()
+        _axes.update(real)
+        for name, known in real.items():
+            _compat.register_process_group(name, known.group)

@@ -1,0 +1,238 @@
+"""What a capture for a check keeps beside the graph: claims, cotangents, roots, draws, cuts.
+
+The capture itself is the same as for a program, but for these notes: the rank may be read, and dead
+code stays, since a check is about what the user wrote.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import operator
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch.fx import Node
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from lockstep import _compat
+from lockstep.capture.hooks import swapped
+from lockstep.capture.origin import META, short_path
+from lockstep.spmd.claims import Place, Recording, in_phase, recording_claims
+from lockstep.spmd.types import Type
+
+_WRITES = "lockstep/capture/collectives.py"
+
+
+@dataclass(frozen=True)
+class NodeClaim:
+    """A claim whose tensor is the value of a node."""
+
+    node: Node
+    types: Mapping[str, Type]
+    line: str
+    what: str
+
+
+@dataclass
+class Notes:
+    """What one capture for a check noted; nodes are those of its graph.
+
+    Args:
+        claims: in the order of the program.
+        moves: (verb, axis, src, dst, op, node before, node after, line) of typed collectives.
+        intents: (reason, name, nodes before, nodes after, line) of `ls.intended`.
+        cotangents: forward node -> the backward nodes that hold its gradient, one a backward().
+        roots: what each backward() ran on, with the node of its seed (None: ones).
+        consumed: id of a parameter's stand-in -> its gradient when an optimizer's step began.
+        draws: random nodes in order, with the state of the generator before each.
+        cuts: forward nodes through which the user lets no gradient flow (detach, no_grad).
+    """
+
+    claims: list[NodeClaim] = field(default_factory=list)
+    moves: list[tuple[Any, ...]] = field(default_factory=list)
+    intents: list[tuple[Any, ...]] = field(default_factory=list)
+    cotangents: dict[Node, list[Node]] = field(default_factory=dict)
+    roots: list[tuple[Node, Node | None]] = field(default_factory=list)
+    consumed: dict[int, Node] = field(default_factory=dict)
+    draws: list[tuple[Node, torch.Tensor]] = field(default_factory=list)
+    cuts: set[Node] = field(default_factory=set)
+
+
+class Checking:
+    """Watches one trace for a check; `notes` is complete after `finish`."""
+
+    def __init__(self) -> None:
+        self.notes = Notes()
+        self.leaves: list[torch.Tensor] = []
+        self._seen: list[torch.Tensor] = []
+        self._hooked: set[int] = set()
+        self._said: Recording | None = None
+
+    @contextlib.contextmanager
+    def watching(self, leaves: list[torch.Tensor]) -> Iterator[None]:
+        """Take notes while inside; `leaves` are the stand-ins of the inputs."""
+        self.leaves = leaves
+        backwards: dict[FunctionType, Any] = {
+            torch.autograd.backward: self._before_backward,  # type: ignore[dict-item]
+            torch.autograd.grad: self._before_backward,  # type: ignore[dict-item]
+        }
+        optimizing = register_optimizer_step_pre_hook(self._consume)
+        try:
+            with in_phase("check"), recording_claims() as self._said, swapped(backwards):
+                with _watcher(self):
+                    yield
+        finally:
+            optimizing.remove()
+
+    def finish(self) -> None:
+        """Find the nodes of what was said; called inside the trace."""
+        said, notes = self._said, self.notes
+        assert said is not None
+        for claim in said.claims:
+            node = _compat.node_of(claim.tensor)
+            if node is not None:
+                line = place_line(claim.place)
+                notes.claims.append(NodeClaim(node, claim.types, line, claim.what))
+        for move in said.moves:
+            nodes = _compat.node_of(move.before), _compat.node_of(move.after)
+            line = place_line(move.place)
+            notes.moves.append((move.verb, move.axis, move.src, move.dst, move.op, *nodes, line))
+        for intent in said.intents:
+            before, after = _nodes(intent.before), _nodes(intent.after)
+            line = place_line(intent.place)
+            notes.intents.append((intent.reason, intent.name, before, after, line))
+
+    # -- gradients
+
+    def _before_backward(self, original: Any, args: Any, kwargs: Any) -> Any:
+        tensors = args[0] if args else kwargs.get("tensors", kwargs.get("outputs"))
+        self._add_roots(tensors, args, kwargs, grad=original.__name__ == "grad")
+        for tensor in (*self.leaves, *self._seen):
+            self._hook(tensor)
+        self._seen.clear()
+        return original(*args, **kwargs)
+
+    def _add_roots(self, tensors: Any, args: Any, kwargs: Any, grad: bool) -> None:
+        at, name = (2, "grad_outputs") if grad else (1, "grad_tensors")
+        seeds = args[at] if len(args) > at else kwargs.get(name)
+        roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+        given = [seeds] if seeds is None or isinstance(seeds, torch.Tensor) else list(seeds)
+        for root, seed in zip(roots, given * len(roots) if len(given) == 1 else given, strict=True):
+            node = _compat.node_of(root)
+            if node is not None:
+                self.notes.roots.append((node, None if seed is None else _compat.node_of(seed)))
+
+    def _hook(self, tensor: torch.Tensor) -> None:
+        if not tensor.requires_grad or id(tensor) in self._hooked:
+            return
+        node = _compat.node_of(tensor)
+        if node is None:
+            return
+        self._hooked.add(id(tensor))
+        self.notes.cuts.discard(node)
+        tensor.register_hook(functools.partial(self._label, node))
+
+    def _label(self, node: Node, grad: torch.Tensor) -> torch.Tensor:
+        """Give the gradient a node of its own: the ranks then agree on it, whatever made it."""
+        out = torch.ops.aten.alias.default(grad)
+        made = _compat.node_of(out)
+        if made is not None:
+            self.notes.cotangents.setdefault(node, []).append(made)
+        return out
+
+    def _consume(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                node = _compat.node_of(parameter.grad) if parameter.grad is not None else None
+                if node is not None:
+                    self.notes.consumed[id(parameter)] = node
+
+    # -- operators
+
+    def saw(self, func: Any, out: Any, drawn_from: torch.Tensor | None, grad_mode: bool) -> None:
+        """Note one operator that was traced."""
+        tensors = [t for t in _flat(out) if isinstance(t, torch.Tensor)]
+        nodes = [node for node in (_compat.node_of(t) for t in tensors) if node is not None]
+        if not nodes:
+            return
+        maker = nodes[0].args[0] if nodes[0].target is operator.getitem else nodes[0]
+        if drawn_from is not None:
+            self.notes.draws.append((maker, drawn_from))
+        origin = nodes[0].meta.get(META)
+        if origin is None or origin.phase != "forward":
+            return
+        cuts = not grad_mode or func is torch.ops.aten.detach.default
+        if cuts and not _dissolved():
+            self.notes.cuts.update([maker, *nodes])
+        self._seen += [t for t in tensors if t.is_floating_point() or t.is_complex()]
+
+
+def _watcher(checking: Checking) -> Any:
+    class Watcher(_compat.dispatch_mode()):  # type: ignore[misc]
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+        ) -> Any:
+            draws = torch.Tag.nondeterministic_seeded in func.tags
+            state = _generator_state() if draws else None
+            grad_mode = torch.is_grad_enabled()
+            out = func(*args, **(kwargs or {}))
+            checking.saw(func, out, state, grad_mode)
+            return out
+
+    return Watcher()
+
+
+def _generator_state() -> torch.Tensor:
+    """The generator's state before a draw; a fake draw draws nothing, so one number is drawn."""
+    with _compat.without_modes():
+        state = torch.default_generator.get_state()
+        torch.rand(1)
+    return state
+
+
+def _dissolved() -> bool:
+    """Whether the code that runs is inside an autograd Function or a collective's write.
+
+    Those run without gradients, and what they do is part of the derivative all the same.
+    """
+    frame = sys._getframe(1)
+    codes = _function_codes()
+    while frame is not None:
+        code = frame.f_code
+        if code in codes or code.co_filename.endswith(_WRITES):
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+def _function_codes() -> set[Any]:
+    """The code of every autograd Function's forward: its `apply` leaves no Python frame."""
+    codes, todo = set(), list(torch.autograd.Function.__subclasses__())
+    while todo:
+        kind = todo.pop()
+        todo += kind.__subclasses__()
+        code = getattr(kind.forward, "__code__", None)
+        if code is not None:
+            codes.add(code)
+    return codes
+
+
+def place_line(place: Place) -> str:
+    """Return a place as "file:number", as origins have it."""
+    return f"{short_path(place.file)}:{place.line}"
+
+
+def _nodes(tensors: tuple[torch.Tensor, ...]) -> tuple[Node, ...]:
+    found = (_compat.node_of(tensor) for tensor in tensors)
+    return tuple(node for node in found if node is not None)
+
+
+def _flat(out: Any) -> list[Any]:
+    if isinstance(out, (tuple, list)):
+        return [leaf for item in out for leaf in _flat(item)]
+    return [out]

@@ -1,0 +1,1 @@
+"""Proofs about a captured step: its gradients, its collectives' order, its random draws."""

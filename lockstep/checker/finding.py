@@ -1,0 +1,113 @@
+"""What a check says: findings in one text form, and what was established or left undecided."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fault, as one text.
+
+    Args:
+        code: "LS5xx", the kind; each has a page in the docs.
+        what: one line, the finding itself.
+        line: the user's "file:number"; "" where none is known.
+        source: that line's source, stripped.
+        axis: the mesh axis it is about; None for all.
+        got, want: the types or values found and needed.
+        why: why it matters, in one sentence.
+        fix: a line to paste, in the user's own names.
+        verified: the fix was applied in the simulated world and all witnesses came out silent.
+        witness: who says so: "order", "randomness", "gold", "twin", "after" or "types".
+        related: other lines that take part, each "file:number".
+
+    Example:
+        >>> print(Finding("LS520", "a gradient is partial", line="a.py:3", axis="tp"))
+        LS520: a gradient is partial
+          at   a.py:3  axis tp
+    """
+
+    code: str
+    what: str
+    line: str = ""
+    source: str = ""
+    axis: str | None = None
+    got: str = ""
+    want: str = ""
+    why: str = ""
+    fix: str | None = None
+    verified: bool = False
+    witness: str = ""
+    related: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        at = "  ".join(part for part in (self.line, self.source) if part)
+        if self.axis is not None:
+            at += f"  axis {self.axis}"
+        rows = [("at", at.strip()), ("got", self.got), ("want", self.want), ("why", self.why)]
+        rows.append(("fix", self._fix_text()))
+        rows += [("see" if i == 0 else "", line) for i, line in enumerate(self.related)]
+        body = [f"  {name:<4} {_indented(text)}" for name, text in rows if text]
+        return "\n".join([f"{self.code}: {self.what}", *body])
+
+    def _fix_text(self) -> str:
+        if not self.fix:
+            return ""
+        return f"{self.fix}   (verified)" if self.verified else self.fix
+
+
+@dataclass
+class Report:
+    """All that one check found out.
+
+    Args:
+        findings: faults, the most telling first; empty where the step is right.
+        established: what holds, and under what: size, point, control path, declarations.
+        undecided: what must be known and is not, each with the line that would declare it.
+        unknown_ops: operators that the types have no rule for, with how often they occur.
+        seconds: time spent, by part of the check.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    established: list[str] = field(default_factory=list)
+    undecided: list[str] = field(default_factory=list)
+    unknown_ops: Counter[str] = field(default_factory=Counter)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+    def __str__(self) -> str:
+        found = len(self.findings)
+        parts = [str(finding) for finding in self.findings]
+        if found:
+            parts.append(f"{found} finding{'s' if found > 1 else ''}")
+        parts += [_listed("established", self.established), _listed("undecided", self.undecided)]
+        if self.unknown_ops:
+            named = [f"{op} ({count})" for op, count in self.unknown_ops.most_common(8)]
+            parts.append(_listed("no type rule for", named))
+        return "\n".join(part for part in parts if part)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
+        return {
+            "ok": self.ok,
+            "findings": [asdict(finding) for finding in self.findings],
+            "established": self.established,
+            "undecided": self.undecided,
+            "unknown_ops": dict(self.unknown_ops),
+            "seconds": self.seconds,
+        }
+
+
+def _listed(title: str, lines: list[str]) -> str:
+    return "\n".join([f"{title}:", *(f"  {line}" for line in lines)]) if lines else ""
+
+
+def _indented(text: str) -> str:
+    return text.replace("\n", "\n       ")

@@ -1,0 +1,79 @@
+"""What goes into a simulated rank: the values of its inputs, and what is known of their layout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from lockstep.capture.binding import Call
+from lockstep.capture.graph import StepGraph
+from lockstep.capture.state import State
+from lockstep.spmd.claims import Recording
+from lockstep.spmd.types import I, R, S, Type
+
+
+def promoted(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which a check computes: float64 for every floating one."""
+    if dtype.is_complex:
+        return torch.complex128
+    return torch.float64 if dtype.is_floating_point else dtype
+
+
+def input_tensors(graph: StepGraph, call: Call, state: State) -> list[torch.Tensor]:
+    """The tensors behind a graph's inputs, in order; a Python float as a tensor of its own."""
+    held = {slot.name: slot.tensor for slot in state.slots}
+    given = dict(zip(call.names, call.leaves, strict=True))
+    scalars = {scalar.name: scalar.get() for scalar in state.scalars}
+    found = []
+    for spec in graph.inputs:
+        value: Any
+        if spec.kind == "grad":
+            value = held[spec.name.removesuffix(".grad")].grad
+        elif spec.kind == "arg":
+            value = given[spec.name]
+        elif spec.kind == "float":
+            value = scalars[spec.name] if spec.name in scalars else given[spec.name]
+        else:
+            value = held[spec.name]
+        found.append(value if isinstance(value, torch.Tensor) else torch.tensor(float(value)))
+    return found
+
+
+def input_values(graph: StepGraph, call: Call, state: State) -> list[torch.Tensor]:
+    """Copies of the inputs' values, in the dtypes of a check."""
+    tensors = input_tensors(graph, call, state)
+    return [t.detach().clone().to(promoted(t.dtype)) for t in tensors]
+
+
+def said_of(
+    said: Recording, graph: StepGraph, call: Call, state: State
+) -> dict[str, dict[str, Type]]:
+    """What was claimed of the inputs while they were built: placeholder name -> axis -> type."""
+    nodes = graph.gm.graph.find_nodes(op="placeholder")
+    by_id = {
+        id(tensor): node.name
+        for tensor, node in zip(input_tensors(graph, call, state), nodes, strict=True)
+    }
+    claims: dict[str, dict[str, Type]] = {}
+    for claim in said.claims:
+        name = by_id.get(id(claim.tensor))
+        if name is not None:
+            claims.setdefault(name, {}).update(claim.types)
+    return claims
+
+
+def marks_of(state: State, mesh: Any) -> dict[str, dict[str, Type]]:
+    """What Megatron's attributes say of parameters, on the axis "tp" where there is one."""
+    if "tp" not in (mesh.mesh_dim_names or ()):
+        return {}
+    found: dict[str, dict[str, Type]] = {}
+    for slot in state.parameters:
+        tensor = slot.tensor
+        if getattr(tensor, "tensor_model_parallel", False):
+            found[slot.name] = {"tp": S(max(int(getattr(tensor, "partition_dim", 0)), 0))}
+        elif getattr(tensor, "sequence_parallel", False):
+            found[slot.name] = {"tp": R}
+        elif hasattr(tensor, "tensor_model_parallel"):
+            found[slot.name] = {"tp": I}
+    return found

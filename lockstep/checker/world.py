@@ -1,0 +1,243 @@
+"""The simulated world: one capture of the same step for each rank, all in this process."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from lockstep import _compat
+from lockstep.capture.binding import Call, Step
+from lockstep.capture.capture import capture_call
+from lockstep.capture.checking import Checking, Notes
+from lockstep.capture.graph import StepGraph
+from lockstep.capture.origin import META, Origin
+from lockstep.capture.state import State, collect
+from lockstep.checker.inputs import input_values, marks_of, said_of
+from lockstep.spmd import mesh as axes
+from lockstep.spmd.claims import recording_claims
+from lockstep.spmd.types import Type
+
+Types = dict[str, Type]
+SEED = 20
+
+
+@dataclass
+class RankTrace:
+    """One rank's capture, and the values that its inputs have.
+
+    Args:
+        inputs: one a graph input, in order; floating ones are float64, parameters jittered.
+        claims: node name -> axis -> the type that the user claimed for its value.
+        marks: parameter name -> axis -> the type that Megatron's attributes mean.
+        cotangents: forward node name -> the backward node that holds its gradient, where there is
+            exactly one.
+        grads: parameter name -> the node of the gradient that the optimizer takes; None: it has no
+            gradient when the step ends.
+        phases: node name -> "input", "forward", "backward" or "after"; unlike an origin's phase,
+            everything that is computed from gradients is "after".
+        notes: what the capture noted; its nodes are those of `graph.gm`.
+    """
+
+    rank: int
+    coordinate: dict[str, int]
+    graph: StepGraph
+    inputs: list[torch.Tensor]
+    notes: Notes
+    claims: dict[str, Types] = field(default_factory=dict)
+    marks: dict[str, Types] = field(default_factory=dict)
+    cotangents: dict[str, str] = field(default_factory=dict)
+    grads: dict[str, str | None] = field(default_factory=dict)
+    phases: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def nodes(self) -> list[Node]:
+        """The graph's nodes in order."""
+        return list(self.graph.gm.graph.nodes)
+
+    def placeholder(self, name: str) -> Node:
+        """The node of an input, by the input's name."""
+        at = next(i for i, spec in enumerate(self.graph.inputs) if spec.name == name)
+        return list(self.graph.gm.graph.find_nodes(op="placeholder"))[at]
+
+
+@dataclass
+class World:
+    """All ranks of a mesh; ranks are numbered row-major over the axes.
+
+    Args:
+        mesh: axis -> size, outermost first.
+    """
+
+    mesh: dict[str, int]
+    ranks: list[RankTrace]
+
+    def group(self, rank: int, axis: str) -> list[int]:
+        """The ranks of this rank's group along an axis, by coordinate; "world" is all of them."""
+        return self.tied(rank, [axis] if axis != axes.WORLD else list(self.mesh))
+
+    def tied(self, rank: int, over: list[str]) -> list[int]:
+        """The ranks that differ from this one along the given axes alone."""
+        here = self.ranks[rank].coordinate
+        return [
+            other.rank
+            for other in self.ranks
+            if all(other.coordinate[a] == here[a] for a in self.mesh if a not in over)
+        ]
+
+    def groups(self, over: list[str]) -> list[list[int]]:
+        """All ranks, divided into groups that vary along the given axes alone."""
+        found: list[list[int]] = []
+        for rank in range(len(self.ranks)):
+            group = self.tied(rank, over)
+            if group not in found:
+                found.append(group)
+        return found
+
+    @property
+    def wide(self) -> list[str]:
+        """The axes of more than one rank."""
+        return [name for name, size in self.mesh.items() if size > 1]
+
+
+def capture_world(
+    step: Callable[..., Any],
+    make: Callable[[Any], Any],
+    mesh: Mapping[str, int],
+) -> World:
+    """Capture a step for every rank of a mesh, in this process and with no other.
+
+    Args:
+        step: as for `ls.compile`.
+        make: called on each simulated rank with its DeviceMesh; builds that rank's arguments.
+            Returns (args, kwargs), or the tuple of args alone. Random numbers start from the same
+            seed on each rank.
+        mesh: axis -> size, outermost first.
+
+    Returns:
+        The captures, with no values jittered yet. A real job's process groups are as before.
+
+    Raises:
+        CaptureError: the step cannot be captured, at its line.
+    """
+    coordinates = [
+        dict(zip(mesh, place, strict=True))
+        for place in itertools.product(*(range(size) for size in mesh.values()))
+    ]
+    ranks = []
+    for rank, coordinate in enumerate(coordinates):
+        with simulated_rank(rank, mesh) as made:
+            ranks.append(_capture_rank(step, make, made, rank, coordinate))
+    return World(dict(mesh), ranks)
+
+
+@contextlib.contextmanager
+def simulated_rank(rank: int, mesh: Mapping[str, int]) -> Iterator[Any]:
+    """Be one rank of a job of this mesh while inside; gives its DeviceMesh."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    count = math.prod(mesh.values())
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
+    before = {name: os.environ.get(name) for name in numbers}
+    try:
+        os.environ.update({name: str(number) for name, number in numbers.items()})
+        with axes.apart(), _compat.fake_process_group(rank, count), torch.random.fork_rng([]):
+            made = init_device_mesh("cpu", tuple(mesh.values()), mesh_dim_names=tuple(mesh))
+            axes.register(made)
+            torch.manual_seed(SEED)
+            yield made
+    finally:
+        for name, old in before.items():
+            if old is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = old
+
+
+def _capture_rank(
+    function: Callable[..., Any],
+    make: Callable[[Any], Any],
+    made: Any,
+    rank: int,
+    coordinate: dict[str, int],
+) -> RankTrace:
+    with recording_claims() as said:
+        args, kwargs = arguments_of(make(made))
+    step = Step(function)
+    call = step.call(args, kwargs)
+    state = collect(call)
+    checking = Checking()
+    graph = capture_call(step, call, state, checking)
+    values = input_values(graph, call, state)
+    trace = RankTrace(rank, coordinate, graph, values, checking.notes)
+    trace.phases = _phases(graph)
+    trace.claims = said_of(said, graph, call, state)
+    trace.marks = marks_of(state, made)
+    _fill(trace, call, state)
+    return trace
+
+
+def arguments_of(made: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What `make` gave, as positional and keyword arguments."""
+    if isinstance(made, tuple) and len(made) == 2:
+        first, second = made
+        if isinstance(first, tuple) and isinstance(second, dict):
+            return first, second
+    return (made if isinstance(made, tuple) else (made,)), {}
+
+
+def _fill(trace: RankTrace, call: Call, state: State) -> None:
+    """Bring the capture's notes, which hold nodes, to names."""
+    alive = set(trace.nodes)
+    for claim in trace.notes.claims:
+        if claim.node in alive:
+            trace.claims.setdefault(claim.node.name, {}).update(claim.types)
+    for node, held in trace.notes.cotangents.items():
+        if len(held) == 1 and node in alive:
+            trace.cotangents[node.name] = held[0].name
+    output = trace.graph.gm.graph.output_node().args[0]
+    inputs = list(trace.graph.gm.graph.find_nodes(op="placeholder"))
+    names = [spec.name for spec in trace.graph.inputs]
+    for at, spec in enumerate(trace.graph.inputs):
+        if spec.kind == "grad":
+            trace.grads[spec.name.removesuffix(".grad")] = inputs[at].name
+    for slot in state.parameters:
+        trace.grads.setdefault(slot.name, None)
+    for effect in trace.graph.effects:
+        if effect.kind != "grad":
+            continue
+        held_by: Any = None
+        if effect.input is not None:
+            held_by = inputs[effect.input]
+        elif effect.output is not None:
+            held_by = output[effect.output]  # type: ignore[index]
+        trace.grads[effect.name] = held_by.name if held_by is not None else None
+    fakes = {id(fake): name for fake, name in zip(trace.graph.fakes, names, strict=True)}
+    for key, node in trace.notes.consumed.items():
+        if key in fakes:
+            trace.grads[fakes[key]] = node.name
+
+
+def _phases(graph: StepGraph) -> dict[str, str]:
+    phases: dict[str, str] = {}
+    late: set[Node] = set()
+    for node in graph.gm.graph.nodes:
+        if node.op == "placeholder":
+            phases[node.name] = "input"
+            continue
+        origin: Origin | None = node.meta.get(META)
+        phase = origin.phase if origin is not None else "forward"
+        from_late = any(source in late for source in node.all_input_nodes)
+        if phase == "forward" and from_late:
+            phase = "after"
+        if phase != "forward":
+            late.add(node)
+        phases[node.name] = phase
+    return phases
