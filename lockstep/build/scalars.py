@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from lockstep import _compat
+
 
 def lift_weights(gm: Any) -> None:
     """Give each `lerp` whose weight is read at each call its weight as a tensor; changes `gm`.
@@ -26,7 +28,7 @@ def lift_weights(gm: Any) -> None:
             if node.target in single:
                 weight = _tensor(gm, node.args[0], node.args[2])
                 node.target, node.args = single[node.target], (*node.args[:2], weight)
-            elif node.target is aten._foreach_lerp_.Scalar:
+            elif node.target is _compat.foreach_lerp_op():
                 for start, end in zip(*node.args[:2], strict=True):
                     weight = _tensor(gm, start, node.args[2])
                     gm.graph.call_function(aten.lerp_.Tensor, (start, end, weight))

@@ -16,8 +16,8 @@ from types import CodeType, MethodType
 from typing import Any, TypeAlias
 
 import torch
-from torch.utils import _pytree as pytree
 
+from lockstep._compat import pytree
 from lockstep.capture.refusal import refuse
 from lockstep.errors import CaptureError
 

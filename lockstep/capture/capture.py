@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from lockstep import _compat
+from lockstep._compat import pytree
 from lockstep.capture import passes
 from lockstep.capture.binding import Call, Step
 from lockstep.capture.checking import Checking

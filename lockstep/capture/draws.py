@@ -13,15 +13,15 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from lockstep import _compat
+from lockstep._compat import pytree
 from lockstep.capture.hooks import swapped
 from lockstep.capture.origin import user_line
 from lockstep.errors import CaptureError
 
 
-class Draws(TorchDispatchMode):
+class Draws(_compat.dispatch_mode()):  # type: ignore[misc]
     """Watches draws and the generator's state while a step is traced.
 
     A saved state is a place in the log of draws; setting it moves the cursor there, and draws are
@@ -73,7 +73,7 @@ class Draws(TorchDispatchMode):
             )
         known = self._log[self._cursor][1]
         self._cursor += 1
-        if func._schema.is_mutable:
+        if _compat.schema(func).is_mutable:
             return args[0].copy_(known)
         return pytree.tree_map_only(torch.Tensor, torch.clone, known)
 

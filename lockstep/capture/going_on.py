@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from lockstep import _compat
+from lockstep._compat import pytree
 from lockstep.capture.hooks import caller_frame, swapped
 from lockstep.capture.obstacles import is_outside_tensor, is_value_read, real_tensor, value_read
 from lockstep.capture.origin import is_user_file, line_of, user_frame

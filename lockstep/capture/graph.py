@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
+
+from lockstep._compat import pytree
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from lockstep import _compat
 from lockstep.capture.state import Holder, Scalar, Slot, State
 from lockstep.errors import CaptureError
 
@@ -101,12 +102,8 @@ def _start_state(name: str, optimizer: torch.optim.Optimizer) -> None:
 
 def _plain_step(optimizer: torch.optim.Optimizer) -> None:
     """The class' own step: without a scheduler's counter and without hooks."""
-    hooks = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
-    optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks = {}, {}  # type: ignore[assignment]
-    try:
+    with _compat.without_step_hooks(optimizer):
         type(optimizer).step(optimizer)
-    finally:
-        optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks = hooks
 
 
 @contextlib.contextmanager

@@ -118,7 +118,8 @@ def name_groups(gm: torch.fx.GraphModule) -> None:
                 fix="call it through torch.distributed's public functions",
             )
         if target.namespace == "_c10d_functional":
-            at = [i for i, a in enumerate(target._schema.arguments) if a.name == "group_name"]
+            arguments = _compat.schema(target).arguments
+            at = [i for i, a in enumerate(arguments) if a.name == "group_name"]
             for i in at:
                 if isinstance(node.args[i], str):
                     node.update_arg(i, name_axis(node.args[i], str(target)).name)
@@ -147,10 +148,10 @@ def schedule(gm: torch.fx.GraphModule) -> list[dict[str, Any]]:
         if "wait_tensor" in str(target):
             continue
         value, origin = node.args[0].meta.get("val"), node.meta.get(META)
-        names = [a.name for a in target._schema.arguments]
+        names = [a.name for a in _compat.schema(target).arguments]
         found.append(
             {
-                "op": target._schema.name.split("::")[1],
+                "op": _compat.schema(target).name.split("::")[1],
                 "axis": node.args[names.index("group_name")],
                 "shape": [str(s) for s in getattr(value, "shape", ())],
                 "dtype": dtype_name(value.dtype) if value is not None else "",
@@ -164,7 +165,7 @@ def schedule(gm: torch.fx.GraphModule) -> list[dict[str, Any]]:
 def item_source(node: Any) -> torch.fx.Node | None:
     """The tensor node behind a Python number that `.item()` gave, through plain conversions."""
     while isinstance(node, torch.fx.Node) and node.op == "call_function":
-        if node.target is torch.ops.aten._local_scalar_dense.default:
+        if node.target is _compat.item_op():
             return node.args[0]  # type: ignore[return-value]
         if node.target not in (operator.pos, torch.sym_float):
             return None

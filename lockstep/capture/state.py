@@ -119,8 +119,9 @@ def _add_module(state: State, known: dict[int, Slot], root: str, module: torch.n
 
 
 def _mappings(module: torch.nn.Module) -> Iterator[tuple[str, MutableMapping[str, Any]]]:
-    yield "param", module._parameters
-    yield "buffer", module._buffers
+    parameters, buffers, _ = _compat.module_tables(module)
+    yield "param", parameters
+    yield "buffer", buffers
     yield "attr", module.__dict__
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from lockstep import _compat
 from lockstep.build.fingerprint import show
 from lockstep.capture.binding import Call, Step, describe
 from lockstep.capture.reach import Reach, reach
@@ -171,9 +172,7 @@ def _layout(state: State) -> tuple[Any, ...]:
 
 def _mappings(state: State, call: Call) -> Iterator[Any]:
     for _, module in state.modules:
-        yield module._parameters
-        yield module._buffers
-        yield module._modules
+        yield from _compat.module_tables(module)
         yield module.__dict__
     for obj in call.objects.values():
         if hasattr(obj, "__dict__"):

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
+from lockstep._compat import pytree
 from lockstep.build.artifact import Artifact
 from lockstep.capture.binding import Call, describe
 from lockstep.capture.graph import input_spec
