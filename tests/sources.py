@@ -40,3 +40,22 @@ def imports(tree: ast.AST, module: str, is_package: bool) -> Iterator[tuple[int,
                 base = ".".join([*parents, *([base] if base else [])])
             for alias in node.names:
                 yield node.lineno, base, alias.name
+
+
+def command_files(command: str) -> list[str]:
+    """Return the files and folders, from the root, that a command after `python` needs.
+
+    Example:
+        >>> command_files("-m bench.bars --only x"), command_files("-m pytest -q tests/ranks")
+        (['bench/bars.py'], ['tests/ranks'])
+        >>> command_files("bench/step.py --steps 3"), command_files("-m tests.bitwise")
+        (['bench/step.py'], ['tests/bitwise/__main__.py'])
+    """
+    words = command.split()
+    if "-m" not in words:
+        return [word for word in words if "/" in word]
+    module = words[words.index("-m") + 1]
+    if module == "pytest":
+        return [word for word in words if word.startswith("tests")]
+    path = module.replace(".", "/")
+    return [f"{path}/__main__.py" if (ROOT / path).is_dir() else f"{path}.py"]

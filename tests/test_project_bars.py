@@ -9,28 +9,23 @@ import pytest
 from rich.console import Console
 
 from bench import bars, demo
-from tests.sources import ROOT
+from tests.sources import ROOT, command_files
 
 
-def missing(command: str) -> str | None:
-    """Return the file that a bar's command needs and that does not exist, if any."""
-    words = command.split()
-    module = words[words.index("-m") + 1] if "-m" in words else None
-    if module == "pytest":
-        paths = [word for word in words[2:] if "/" in word or word == "tests"]
-    else:
-        paths = [f"{module.replace('.', '/')}.py" if module else words[0]]
-    return next((path for path in paths if not (ROOT / path).exists()), None)
+def missing(command: str) -> list[str]:
+    """Return the files that a command needs and that do not exist."""
+    return [path for path in command_files(command) if not (ROOT / path).exists()]
 
 
 @pytest.mark.parametrize("bar", bars.BARS, ids=lambda bar: bar.command)
 def test_every_claim_has_a_command_that_exists(bar):
-    assert missing(bar.command) is None
+    assert command_files(bar.command)
+    assert missing(bar.command) == []
 
 
 @pytest.mark.parametrize("command", ["bench/none.py", "-m bench.none", "-m pytest tests/none"])
 def test_a_command_that_does_not_exist_is_found(command):
-    assert missing(command) is not None
+    assert missing(command) != []
 
 
 def test_outcomes_are_told_with_the_longest_last():
@@ -64,11 +59,11 @@ def test_a_command_that_hangs_is_stopped_and_counts_as_failed():
 
 
 TEXT = """
-│ 0    │ built  │ 3f2a │
-│ 1    │ loaded │ 3f2a │
-│ at the start                      │ 5.6400 │
-│ at the end, mean of the last 20 steps │ 1.3707 │
-│ of a bigram table of this text    │ 2.4527 │
+| 0    | built  | 3f2a |
+| 1    | loaded | 3f2a |
+| at the start                      | 5.6400 |
+| at the end, mean of the last 20 steps | 1.3707 |
+| of a bigram table of this text    | 2.4527 |
 """
 
 

@@ -15,6 +15,7 @@ from tests.sources import ROOT
 
 WORDS: dict[str, list[str]] = {
     "show": ["FILE"],
+    "check": ["SCRIPT", "ARGS", "--capture", "--world-size", "--calls", "--timeout"],
     "compare": ["SCRIPT", "ARGS", "--nproc-per-node", "--json", "--timeout", "--keep"],
 }
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.cli.app import VERBS
-from tests.sources import ROOT
+from tests.sources import ROOT, command_files
 
 README = (ROOT / "README.md").read_text()
 
@@ -74,9 +74,7 @@ def test_every_claim_names_a_command_that_exists():
     rows = re.findall(r"^\| [^|]+ \| `([^`]+)` \|", README, re.MULTILINE)
     assert len(rows) >= 5
     for command in rows:
-        words = command.split()
-        path = words[-1].replace(".", "/") + ".py" if "-m" in words else words[-1]
-        assert (ROOT / path).exists(), command
+        assert all((ROOT / path).exists() for path in command_files(command)), command
 
 
 @pytest.mark.parametrize("line", ["make dmo", "lockstep shew x", "A=b python bench/nothing.py"])
