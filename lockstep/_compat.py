@@ -488,6 +488,22 @@ def fake_store() -> Any:
 # --- plain tables and ops without a public name (torch 2.14.1) ------------------------------------
 
 
+def hook_tables(module: Any) -> tuple[dict[int, Any], ...]:
+    """The tables of a module's hooks that run in a forward or a backward: no public list exists."""
+    return (
+        module._forward_hooks,
+        module._forward_pre_hooks,
+        module._backward_hooks,
+        module._backward_pre_hooks,
+    )
+
+
+def all_tensor_hooks(tensor: Any) -> tuple[Any, ...]:
+    """What `tensor_hooks` and `accumulate_hooks` give, in a tuple; quick where there are none."""
+    first, last = tensor._backward_hooks, tensor._post_accumulate_grad_hooks
+    return (*first.values(), *(last or {}).values()) if first else tuple((last or {}).values())
+
+
 def module_tables(module: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """A module's parameters, buffers and modules, as the dictionaries that hold them.
 

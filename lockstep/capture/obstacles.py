@@ -31,6 +31,11 @@ def explain(error: BaseException) -> LockstepError | None:
     return None
 
 
+def line_of_error(error: BaseException) -> str | None:
+    """The user's innermost "file:line" that an exception went through."""
+    return _where(*_innermost_user(error.__traceback__))
+
+
 def is_value_read(error: BaseException) -> bool:
     """Whether torch stopped because a tensor's value was asked for."""
     return isinstance(error, _compat.capture_errors()) or "data-dependent" in str(error)

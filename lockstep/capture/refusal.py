@@ -42,7 +42,7 @@ class Obstacles:
         return any(known is about for known in self._about)
 
     def side(self, line: str) -> bool:
-        """The side of a branch to go on with: true the first time, then false, so that loops end."""
+        """The side of a branch to go on with: true at first, then false, so that loops end."""
         first = line not in self.taken
         self.taken.append(line)
         return self._assume.get(line, first)

@@ -10,13 +10,14 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 
+from lockstep.cli.check import check
 from lockstep.cli.compare import compare
 from lockstep.cli.show import show
 from lockstep.errors import LockstepError, UsageError
 
 OK, FOUND, MISUSED, INTERRUPTED = 0, 1, 2, 130
 
-VERBS: dict[str, Callable[..., int]] = {"show": show, "compare": compare}
+VERBS: dict[str, Callable[..., int]] = {"show": show, "check": check, "compare": compare}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from lockstep.errors import UsageError
 
@@ -31,6 +34,30 @@ def mode() -> str:
             f"LOCKSTEP={word} is unknown", got=word, want=f"one of {', '.join(MODES)}, or unset"
         )
     return word
+
+
+Instead = Callable[[Any], Callable[..., Any]]
+
+_instead: Instead | None = None
+
+
+@contextlib.contextmanager
+def calls_go_to(instead: Instead) -> Iterator[None]:
+    """Inside, each compiled step that is called is given to `instead`, and what it gives is called.
+
+    So that one script can be checked, built ahead of time and run.
+    """
+    global _instead
+    outer, _instead = _instead, instead
+    try:
+        yield
+    finally:
+        _instead = outer
+
+
+def instead() -> Instead | None:
+    """What stands in for compiled steps now; None: they run."""
+    return _instead
 
 
 def tell(name: str) -> None:

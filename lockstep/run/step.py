@@ -8,16 +8,18 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
+from lockstep import _compat
 from lockstep.build.artifact import Artifact, pack
 from lockstep.build.backends import lower
 from lockstep.build.fingerprint import Fields, differences, digest, fingerprint
 from lockstep.capture.binding import Call, Step
 from lockstep.capture.capture import capture_call
+from lockstep.capture.refusal import refuse
 from lockstep.errors import ArtifactError, ContractError, UsageError
 from lockstep.fleet.obtain import Obtained
 from lockstep.run.key import Bound, contract
 from lockstep.run.loader import load_program
-from lockstep.run.modes import ON, mode
+from lockstep.run.modes import ON, instead, mode
 from lockstep.run.session import Session, session
 from lockstep.run.variant import Variant
 from lockstep.spmd.mesh import register
@@ -70,12 +72,15 @@ class CompiledStep:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._eager is not None:
             return self._eager(*args, **kwargs)
+        other = instead()
+        if other is not None:
+            return other(self)(*args, **kwargs)
         if mode() != ON:
             from lockstep.run.torch_way import other_way
 
             self._eager = other_way(self.name, self.step.function)
             return self._eager(*args, **kwargs)
-        _refuse_nested(self)
+        refuse_nested(self)
         call = self.step.call(args, kwargs)
         bound = self._bind(call)
         key = bound.key(call)
@@ -226,14 +231,25 @@ class CompiledStep:
         return variant
 
 
-def _refuse_nested(step: CompiledStep) -> None:
-    from lockstep import _compat
+def steps_made() -> list[str]:
+    """The names of the compiled steps that were made in this process so far."""
+    numbered = [(name, i) for name, count in _names.items() for i in range(1, count + 1)]
+    return [name if i == 1 else f"{name}#{i}" for name, i in numbered]
 
+
+def refuse_nested(step: CompiledStep) -> None:
+    """Refuse a compiled step that is called while another one is captured.
+
+    Raises:
+        UsageError: it is.
+    """
     if _compat.is_tracing():
-        raise UsageError(
-            f"{step.name} is compiled, and is called inside another compiled step",
-            why="one program would hold another",
-            fix=f"call the plain function inside, {step.name}.step.function",
+        refuse(
+            UsageError(
+                f"{step.name} is compiled, and is called inside another compiled step",
+                why="one program would hold another",
+                fix=f"call the plain function inside, {step.name}.step.function",
+            )
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lockstep.journal import read_journals
-from lockstep.run.modes import ON, mode
+from lockstep.run.modes import ON, instead, mode
 from lockstep.run.session import session
 
 
@@ -17,7 +17,7 @@ def summary() -> None:
     Example:
         >>> ls.summary()                                                     # doctest: +SKIP
     """
-    if mode() != ON:
+    if mode() != ON or instead() is not None:
         return
     here = session()
     if here.rank != 0:
