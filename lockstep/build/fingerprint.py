@@ -18,11 +18,12 @@ import textwrap
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 import torch
 
-from lockstep import __version__
+from lockstep import __version__, _compat
 from lockstep.build.requires import basic_requires
 from lockstep.build.settings import build_settings
 from lockstep.capture.binding import Call, Step
@@ -120,6 +121,11 @@ def show(value: Any, depth: int = 0) -> Any:
         return str(value)
     if isinstance(value, torch.device):
         return value.type
+    if isinstance(value, functools.partial) and depth < 4:
+        parts = (value.func, value.args, value.keywords)
+        return ["partial", *(show(part, depth + 1) for part in parts)]
+    if isinstance(value, (FunctionType, BuiltinFunctionType, MethodType, type)):
+        return f"{value.__module__}.{value.__qualname__}"
     fields = getattr(type(value), "__dataclass_fields__", None)
     if fields is not None and depth < 4:
         return {name: show(getattr(value, name, None), depth + 1) for name in fields}
@@ -143,8 +149,12 @@ def _attributes(call: Call, state: State, found: Reach) -> Fields:
         fields[f"object {name}"] = {"class": type(obj).__qualname__, **own}
     for name, module in state.modules:
         own = {key: short(value) for key, value in found.readable(module)}
-        hooks = [k for k in ("_forward_hooks", "_forward_pre_hooks") if module.__dict__.get(k)]
+        tables = _compat.hook_tables(module)
+        hooks = [[show(hook) for hook in table.values()] for table in tables if table]
         fields[f"module {name}"] = {"class": type(module).__qualname__, **own, "hooks": hooks}
+    for slot in state.parameters:
+        hooks = [show(hook) for hook in _compat.all_tensor_hooks(slot.tensor)]
+        fields |= {f"hooks {slot.name}": hooks} if hooks else {}
     for name, optimizer in state.optimizers:
         fields[f"optimizer {name}"] = type(optimizer).__qualname__
     return fields

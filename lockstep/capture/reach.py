@@ -11,11 +11,13 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, Generic, Protocol
 
 import torch
 
+from lockstep import _compat
 from lockstep.capture.binding import Call, Step, globals_in, names_in
 from lockstep.capture.origin import is_user_file
 from lockstep.capture.state import State
@@ -66,8 +68,14 @@ def reach(step: Step, call: Call, state: State) -> Reach:
     walk.mention(["forward"])
     for name, module in state.modules:
         walk.add(name, type(module))
-        if isinstance(module.__dict__.get("forward"), (FunctionType, MethodType)):
-            walk.add(f"{name}.forward", module.__dict__["forward"])
+        for key, value in module.__dict__.items():  # `forward` itself may be one of them
+            if isinstance(value, (FunctionType, MethodType, partial)):
+                walk.add(f"{name}.{key}", value)
+        for hook in [hook for table in _compat.hook_tables(module) for hook in table.values()]:
+            walk.value(f"{name}:hook", "hook", hook, None)
+    for slot in state.parameters:
+        for hook in _compat.all_tensor_hooks(slot.tensor):
+            walk.value(f"{slot.name}:hook", "hook", hook, None)
     for name, obj in call.objects.items():
         walk.add(name, type(obj))
     for _, optimizer in state.optimizers:
@@ -100,6 +108,8 @@ class _Walk:
         return self.found
 
     def _visit(self, name: str, value: Any) -> None:
+        if isinstance(value, partial):
+            value = value.func
         if isinstance(value, MethodType):
             value = value.__func__
         value = getattr(value, "__wrapped__", value)
@@ -113,13 +123,19 @@ class _Walk:
         if not _is_users(function.__code__.co_filename):
             self._library(function.__module__)
             return
-        label = f"{function.__module__}.{function.__qualname__}"
+        label = same = f"{function.__module__}.{function.__qualname__}"
+        number = 1
+        while label in self.found.functions:  # one line made several, with other closures
+            if self.found.functions[label] is function:
+                return
+            number += 1
+            label = f"{same}#{number}"
         self.found.functions[label] = function
         for name, cell in zip(
             function.__code__.co_freevars, function.__closure__ or (), strict=False
         ):
             try:
-                self._value(f"{label}:{name}", name, cell.cell_contents, None)
+                self.value(f"{label}:{name}", name, cell.cell_contents, None)
             except ValueError:
                 continue
         names = names_in(function.__code__)
@@ -127,7 +143,7 @@ class _Walk:
         for name in globals_in(function.__code__):
             if name in function.__globals__:
                 value = function.__globals__[name]
-                self._value(f"{function.__module__}:{name}", name, value, function.__globals__)
+                self.value(f"{function.__module__}:{name}", name, value, function.__globals__)
                 if isinstance(value, ModuleType):
                     self._through_module(value, names)
 
@@ -139,7 +155,7 @@ class _Walk:
             return
         for name in names:
             if name in vars(module):
-                self._value(f"{module.__name__}:{name}", name, vars(module)[name], vars(module))
+                self.value(f"{module.__name__}:{name}", name, vars(module)[name], vars(module))
 
     def _class(self, cls: type) -> None:
         """Class attributes at once; methods when something mentions them, operators always."""
@@ -161,8 +177,8 @@ class _Walk:
                 elif isinstance(value, _PLAIN) and not name.startswith("__"):
                     self.found.values[f"{label}:{name}"] = (value, None)
 
-    def _value(self, label: str, name: str, value: Any, mapping: Any) -> None:
-        if isinstance(value, (FunctionType, MethodType, type)):
+    def value(self, label: str, name: str, value: Any, mapping: Any) -> None:
+        if isinstance(value, (FunctionType, MethodType, type, partial)):
             self.add(name, value)
         elif isinstance(value, _PLAIN):
             self.found.values[label] = (value, mapping)

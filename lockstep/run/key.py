@@ -17,9 +17,8 @@ from lockstep.build.fingerprint import show
 from lockstep.capture.binding import Call, Step, describe
 from lockstep.capture.reach import Reach, reach
 from lockstep.capture.state import State, collect
+from lockstep.run.watch import SCALAR, Place, Watch
 from lockstep.spmd.mesh import default_device_type
-
-_SCALAR = (bool, int, float, str, type(None))
 
 
 class Bound:
@@ -36,11 +35,12 @@ class Bound:
         self._slots = [(h.mapping, h.key, s.tensor) for s in self.state.slots for h in s.holders]
         self._sizes = [(m, len(m)) for m in _mappings(self.state, call)]
         self.reach = reach(step, call, self.state)
-        self._watched = list(_watched(call, self.state, self.reach))
         self.parameters = [slot.tensor for slot in self.state.parameters]
         self._order = {id(p): -i for i, p in enumerate(self.parameters, 1)}
         self._modules = [module for _, module in self.state.modules]
-        self.signature = (_layout(self.state), tuple(show_value(v) for *_, v in self._watched))
+        places = _watched(call, self.state, self.reach)
+        self._watch = Watch(places, self._modules, self.parameters)
+        self.signature = (_layout(self.state), self._watch.signature)
 
     def holds(self, call: Call) -> bool:
         """Whether this state is still what lies below the call's roots."""
@@ -52,11 +52,7 @@ class Bound:
         for mapping, size in self._sizes:
             if len(mapping) != size:
                 return False
-        for mapping, key, value in self._watched:
-            now = mapping.get(key)
-            if now is not value and now != value:
-                return False
-        return True
+        return self._watch.holds()
 
     def key(self, call: Call) -> tuple[Any, ...]:
         """The variant's key for this call; hashable."""
@@ -80,7 +76,7 @@ class Bound:
                 )
             elif isinstance(leaf, float):
                 found.append((float,))
-            elif isinstance(leaf, _SCALAR):
+            elif isinstance(leaf, SCALAR):
                 found.append((type(leaf), leaf))
             else:
                 found.append((id(leaf),))
@@ -179,29 +175,23 @@ def _mappings(state: State, call: Call) -> Iterator[Any]:
             yield vars(obj)
 
 
-def _watched(call: Call, state: State, found: Reach) -> Iterator[tuple[Any, Any, Any]]:
-    """Plain Python values that the step may read: (mapping, key, value) of each."""
+def _watched(call: Call, state: State, found: Reach) -> Iterator[Place]:
+    """Python values that the step may read."""
     owners = [module for _, module in state.modules]
     owners += [obj for obj in call.objects.values() if hasattr(obj, "__dict__")]
     for owner in owners:
         for key, value in found.readable(owner):
-            if isinstance(value, _SCALAR):
-                yield vars(owner), key, value
+            yield vars(owner), key, value
     for label, (value, mapping) in found.values.items():
-        if mapping is not None and isinstance(value, _SCALAR):
+        if mapping is not None:
             yield mapping, label.rpartition(":")[2], value
     for _, optimizer in state.optimizers:
         for group in optimizer.param_groups:
             for key, value in group.items():
-                if isinstance(value, _SCALAR) and key not in (
+                if isinstance(value, SCALAR) and key not in (
                     "lr",
                     "initial_lr",
                     "max_lr",
                     "min_lr",
                 ):
                     yield group, key, value
-
-
-def show_value(value: Any) -> Any:
-    """A scalar with its type, since 1, 1.0 and True are equal but are other programs."""
-    return type(value), value
