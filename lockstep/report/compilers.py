@@ -24,7 +24,7 @@ class Recorder:
 
     Example:
         >>> recorder = Recorder(folder)                                      # doctest: +SKIP
-        >>> subprocess.run(["g++", "--version"], env=recorder.environment(os.environ))
+        >>> subprocess.run("g++", env=recorder.environment(env))             # doctest: +SKIP
         >>> recorder.started(rank=None)                                      # doctest: +SKIP
         Counter({'g++': 1})
     """
