@@ -52,6 +52,16 @@ def snapshot(value: Any, depth: int = 0) -> Any:
     return (kind,)
 
 
+def _cannot_change(value: Any) -> bool:
+    """Whether a value that is still the same object is still the same value."""
+    if isinstance(value, _FIXED):
+        return True
+    if isinstance(value, tuple):
+        return all(map(_cannot_change, value))
+    made = getattr(type(value), "__dataclass_params__", None)
+    return made is not None and made.frozen and all(map(_cannot_change, vars(value).values()))
+
+
 def _key(key: Any) -> Any:
     return key if isinstance(key, _FIXED) else type(key)
 
@@ -76,7 +86,7 @@ class Watch:
         for mapping, key, value in places:
             picture = snapshot(value)
             pictures.append(picture)
-            if isinstance(value, _FIXED):
+            if _cannot_change(value):
                 self._fixed.append((mapping, key, value))
             elif len(picture) > 1:
                 self._changing.append((mapping, key, picture))
