@@ -12,6 +12,7 @@ import operator
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -25,7 +26,13 @@ from lockstep.capture.origin import META, short_path
 from lockstep.spmd.claims import Place, Recording, in_phase, recording_claims
 from lockstep.spmd.types import Type
 
-_WRITES = "lockstep/capture/collectives.py"
+_OURS = Path(__file__).parents[1]
+# What these do without gradients is part of the derivative all the same.
+_INSIDE = {
+    str(_OURS / "capture" / "collectives.py"),
+    *(str(_OURS / "spmd" / f"{name}.py") for name in ("typed_collectives", "actions", "ops")),
+    str(_OURS / "spmd" / "collectives.py"),
+}
 
 
 @dataclass(frozen=True)
@@ -196,7 +203,7 @@ def _generator_state() -> torch.Tensor:
 
 
 def _dissolved() -> bool:
-    """Whether the code that runs is inside an autograd Function or a collective's write.
+    """Whether the code that runs is inside an autograd Function or a collective.
 
     Those run without gradients, and what they do is part of the derivative all the same.
     """
@@ -204,7 +211,7 @@ def _dissolved() -> bool:
     codes = _function_codes()
     while frame is not None:
         code = frame.f_code
-        if code in codes or code.co_filename.endswith(_WRITES):
+        if code in codes or code.co_filename in _INSIDE:
             return True
         frame = frame.f_back  # type: ignore[assignment]
     return False

@@ -36,7 +36,9 @@ def input_tensors(graph: StepGraph, call: Call, state: State) -> list[torch.Tens
             value = scalars[spec.name] if spec.name in scalars else given[spec.name]
         else:
             value = held[spec.name]
-        found.append(value if isinstance(value, torch.Tensor) else torch.tensor(float(value)))
+        if not isinstance(value, torch.Tensor):
+            value = torch.tensor(float(value), dtype=torch.float64)
+        found.append(value)
     return found
 
 

@@ -1,0 +1,156 @@
+"""How each input lies over the ranks: by claim, by mark, else as its values propose.
+
+Equality of values never decides: a zero-initialised shard is equal on all ranks, and so is the same
+batch given to all of them. What is left is told as undecided, with the line that declares it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from lockstep.checker.compare import same, same_along
+from lockstep.checker.finding import Finding
+from lockstep.checker.world import World
+from lockstep.spmd.types import Type, V
+
+
+@dataclass
+class Placement:
+    """The layout of the inputs.
+
+    Args:
+        types: input name -> axis -> its type where it was said; axes of one rank are left out.
+        tied: input name -> axes along which all ranks hold the same value, and must go on to.
+        open: input name -> axes along which neither was said nor can be told.
+        findings: claims that the values contradict.
+    """
+
+    types: dict[str, dict[str, Type]] = field(default_factory=dict)
+    tied: dict[str, list[str]] = field(default_factory=dict)
+    open: dict[str, list[str]] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+    def undecided(self) -> list[str]:
+        """One line an input that is left open, saying how to declare it."""
+        return [
+            f"{name} is constant and equal on every rank of {', '.join(axes)}: whole or a shard? "
+            f"declare it: ls.typed({name}, {', '.join(f'{axis}=...' for axis in axes)})"
+            for name, axes in self.open.items()
+        ]
+
+
+def place(world: World) -> Placement:
+    """Find out how the inputs of a world lie, before any value is jittered."""
+    found = Placement()
+    inputs = list(world.ranks[0].graph.gm.graph.find_nodes(op="placeholder"))
+    for at, spec in enumerate(world.ranks[0].graph.inputs):
+        if spec.kind in ("float", "grad"):
+            continue
+        first = world.ranks[0]
+        said = {**first.marks.get(spec.name, {}), **first.claims.get(inputs[at].name, {})}
+        values = [trace.inputs[at] for trace in world.ranks]
+        found.types[spec.name] = {axis: said[axis] for axis in world.wide if axis in said}
+        found.tied[spec.name] = []
+        for axis in world.wide:
+            _place_along(axis, spec.name, spec.kind, said.get(axis), values, world, found)
+    return found
+
+
+def _place_along(
+    axis: str,
+    name: str,
+    kind: str,
+    said: Type | None,
+    values: list[torch.Tensor],
+    world: World,
+    found: Placement,
+) -> None:
+    equal = same_along(world, values, axis)
+    if said is not None and said.kind in ("R", "I"):
+        if not equal:
+            found.findings.append(_contradiction(name, axis, said))
+        found.tied[name].append(axis)
+    elif said is None and equal:
+        if kind == "param" and all(_constant(value) for value in values):
+            found.open.setdefault(name, []).append(axis)
+        found.tied[name].append(axis)
+
+
+def _constant(value: torch.Tensor) -> bool:
+    """Whether all elements are one number: such values say nothing of a layout."""
+    return value.numel() < 2 or bool((value == value.flatten()[0]).all())
+
+
+def _contradiction(name: str, axis: str, said: Type) -> Finding:
+    return Finding(
+        "LS534",
+        f"{name} is claimed to be the same along {axis}, and its initial values differ",
+        axis=axis,
+        got=str(V),
+        want=str(said),
+        why="replicas that start apart stay apart: no gradient brings them together",
+        fix=f"initialise it from the same seed on every rank of {axis}, or broadcast it",
+        witness="gold",
+    )
+
+
+def jitter(world: World, placement: Placement, scale: float = 0.1) -> None:
+    """Move parameters to a generic point: zeros and ones hide errors.
+
+    The noise of an element is a function of its value, so that what is equal stays equal, on this
+    mesh and on any other. Elements of constant tensors get theirs by their place in the whole
+    tensor, where the layout was said.
+    """
+    for at, spec in enumerate(world.ranks[0].graph.inputs):
+        if spec.kind != "param" or not world.ranks[0].inputs[at].is_floating_point():
+            continue
+        values = [trace.inputs[at] for trace in world.ranks]
+        types = placement.types.get(spec.name, {})
+        seed = sum(ord(letter) * (i + 1) for i, letter in enumerate(spec.name)) % 89
+        placed = all(_constant(value) for value in values)
+        placed = placed and all(types[a].kind in "RIS" for a in world.wide if a in types)
+        placed = placed and spec.name not in placement.open
+        for rank, value in enumerate(values):
+            where = _whole_index(world, rank, value, types) if placed else 0.0
+            moved = value + scale * torch.sin(101.0 * value + seed + where)
+            world.ranks[rank].inputs[at] = moved
+
+
+def _whole_index(
+    world: World, rank: int, value: torch.Tensor, types: dict[str, Type]
+) -> torch.Tensor:
+    """A number for each element's place in the whole tensor."""
+    total = torch.zeros(value.shape, dtype=torch.float64)
+    for dim, extent in enumerate(value.shape):
+        start, span = 0, extent
+        for axis in reversed(world.mesh):  # inner axes cut finer
+            kind = types.get(axis)
+            if kind is not None and kind.dim == dim:
+                start += world.ranks[rank].coordinate[axis] * span
+                span *= world.mesh[axis]
+        place = torch.arange(start, start + extent, dtype=torch.float64) * (1.7 + dim)
+        total += place.view([-1 if d == dim else 1 for d in range(value.dim())])
+    return total
+
+
+def own_batches(world: World, data: tuple[str, ...]) -> None:
+    """Give the ranks along data axes a batch each, where they were built with the same one.
+
+    Floating arguments are scaled; others are rolled along their last dimension, all alike, so that
+    tokens and labels stay together.
+    """
+    for axis in data:
+        for at, spec in enumerate(world.ranks[0].graph.inputs):
+            values = [trace.inputs[at] for trace in world.ranks]
+            if spec.kind != "arg" or world.mesh[axis] == 1 or not values[0].dim():
+                continue
+            if not all(same(values[g[0]], values[r]) for g in world.groups([axis]) for r in g):
+                continue
+            for rank, value in enumerate(values):
+                place = world.ranks[rank].coordinate[axis]
+                other = value.roll(place, -1)
+                if value.is_floating_point():
+                    other = other * (1.0 + 0.25 * place)
+                world.ranks[rank].inputs[at] = other
