@@ -41,6 +41,7 @@ _INSTEAD: list[tuple[tuple[str, str, str], str]] = [
     (("*", "V", "I"), 'all_gather(x, "{axis}", src=V, dst=I), or ' + _TERMS),
     (("*", "S", "R"), 'all_gather(x, "{axis}", src={src}, dst=R)'),
     (("*", "S", "I"), 'all_gather(x, "{axis}", src={src}, dst=I)'),
+    (("*", "P", "P"), "x / N for the pending mean's value as a sum, x * N for a sum's as a mean"),
     (("*", "S", "S"), 'all_to_all(x, "{axis}", src={src}, dst={dst})'),
 ]
 _EXPERT: dict[tuple[str, str, str], tuple[str, str]] = {

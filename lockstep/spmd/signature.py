@@ -28,7 +28,7 @@ ATTRIBUTE = "lockstep_types"
 class Types:
     """What `T[...]` adds to the annotation of a tensor: axes and their types."""
 
-    of: Mapping[str, Type]
+    of: tuple[tuple[str, Type], ...]  # a Union hashes its parts, so no dict
 
 
 class T:
@@ -41,11 +41,11 @@ class T:
 
     Example:
         >>> T["tp: I"].__metadata__
-        (Types(of={'tp': I}),)
+        (Types(of=(('tp', I),)),)
     """
 
     def __class_getitem__(cls, text: str) -> Any:
-        return Annotated[torch.Tensor, Types(parse_types(text))]
+        return Annotated[torch.Tensor, Types(tuple(parse_types(text).items()))]
 
 
 def signature(function: Callable[Args, Result]) -> Callable[Args, Result]:
@@ -120,7 +120,7 @@ def _types_in(note: Any) -> Any:
     """The types in an annotation: of a tensor, of an optional one, or a list for a tuple's."""
     for extra in getattr(note, "__metadata__", ()):
         if isinstance(extra, Types):
-            return extra.of
+            return dict(extra.of)
     parts = [_types_in(part) for part in get_args(note)]
     if get_origin(note) is tuple:
         return parts if any(parts) else None

@@ -93,10 +93,9 @@ def S(dim: int) -> Type:
         >>> S(1) is S(1), S(0).dual
         (True, S(0))
     """
-    known = _shards.get(dim)
-    if known is not None:
-        return known
-    if isinstance(dim, bool) or not isinstance(dim, int) or dim < 0:
+    if type(dim) is int and dim in _shards:
+        return _shards[dim]
+    if type(dim) is not int or dim < 0:
         raise UsageError(
             f"S({dim!r}) is no shard",
             want="a dimension counted from 0 at the front",
