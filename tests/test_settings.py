@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -29,6 +30,22 @@ def test_cpu_threads_environment_and_options(monkeypatch: pytest.MonkeyPatch) ->
         changed = build_settings("inductor")
     more = {"environment TORCHINDUCTOR_MAX_AUTOTUNE": "1", "option cpp.simdlen": "8"}
     assert changed == before | more
+    assert config.codegen_config(), "a patch that has ended leaves something behind"
+    monkeypatch.delenv("TORCHINDUCTOR_MAX_AUTOTUNE")
+    assert build_settings("inductor") == before
+
+
+def test_what_the_environment_set_is_no_option_too() -> None:
+    """A process that has imported the compiler wants the same program as one that has not."""
+    code = (
+        "from lockstep.build.settings import build_settings as f; before = f('inductor');"
+        "import torch._inductor.config;"
+        "print(f('inductor') == before, 'environment TORCHINDUCTOR_MAX_AUTOTUNE' in before)"
+    )
+    env = {**os.environ, "TORCHINDUCTOR_MAX_AUTOTUNE": "1"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    assert done.stdout == "True True\n"
 
 
 def test_asking_imports_no_compiler() -> None:
