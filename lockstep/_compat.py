@@ -388,11 +388,29 @@ def returns_its_first_argument(target: Any) -> bool:
 
 
 def changed_inductor_options() -> dict[str, str]:
-    """Options that the user's code has set, by name; empty where nothing imported Inductor."""
+    """Options that the user's code has set, by name; empty where nothing imported Inductor.
+
+    A patch that has ended leaves its old value behind as if the user had set it, and what the
+    environment set is in the list too: only what differs from a fresh process' value counts.
+    """
     config = sys.modules.get("torch._inductor.config")
-    lines = config.codegen_config().splitlines() if config is not None else []
-    pairs = (line.removeprefix("torch._inductor.config.").split(" = ", 1) for line in lines)
-    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
+    if config is None:
+        return {}
+    found = {}
+    for line in config.codegen_config().splitlines():
+        name, equals, shown = line.removeprefix("torch._inductor.config.").partition(" = ")
+        if equals and _is_overridden(config._config[name]):
+            found[name] = shown
+    return found
+
+
+def _is_overridden(entry: Any) -> bool:
+    from torch.utils._config_module import _UNSET_SENTINEL
+
+    by_environment = entry.env_value_default is not _UNSET_SENTINEL
+    fresh = entry.env_value_default if by_environment else entry.default
+    value = entry.user_override.get()
+    return value is not _UNSET_SENTINEL and value != fresh
 
 
 # Operators that the compiler's Python code registers: a rank that does not import it lacks them.
