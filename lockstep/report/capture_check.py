@@ -50,12 +50,15 @@ class CaptureCheck:
     def __init__(self, calls: int) -> None:
         self.captured: dict[str, Captured] = {}
         self._left = calls
+        self._running = False  # a step, eagerly: what it calls is a part of it
+        self._inside: set[str] = set()
 
     def __call__(self, step: CompiledStep) -> Callable[..., Any]:
         """What runs in place of a step."""
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            if _compat.is_tracing():
+            if self._running or _compat.is_tracing():
+                self._inside.add(step.name)
                 refuse_nested(step)
                 return step.step.function(*args, **kwargs)
             if step.name not in self.captured:
@@ -63,13 +66,17 @@ class CaptureCheck:
             self._left -= 1
             if self._left <= 0 or not self.not_called():
                 raise Enough
-            return step.step.function(*args, **kwargs)
+            self._running = True
+            try:
+                return step.step.function(*args, **kwargs)
+            finally:
+                self._running = False
 
         return run
 
     def not_called(self) -> list[str]:
         """The names of the steps that exist and were not called yet."""
-        return [name for name in steps_made() if name not in self.captured]
+        return [name for name in steps_made() if name not in (*self.captured, *self._inside)]
 
 
 def capture_all(step: CompiledStep, args: Any, kwargs: Any) -> Captured:
