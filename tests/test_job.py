@@ -69,17 +69,20 @@ def test_a_job_at_its_limit_is_ended_with_all_its_processes(tmp_path, monkeypatc
     assert gone(wait_for(tmp_path / "pids"))
 
 
-def test_ctrl_c_ends_the_job_and_goes_on_to_the_caller(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("number", "left"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
+)
+def test_an_interrupt_ends_the_job_and_goes_on_to_the_caller(number, left, tmp_path, monkeypatch):
     monkeypatch.setattr("lockstep.report.job._PATIENCE_S", 0.2)
     file = tmp_path / "pids"
 
     def interrupt() -> None:
         wait_for(file)
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
 
     helper = threading.Thread(target=interrupt)
     helper.start()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(left):
         run_job([sys.executable, "-c", STUBBORN, str(file)], dict(os.environ), 60)
     helper.join()
     assert gone(wait_for(file))

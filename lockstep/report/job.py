@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,7 +41,7 @@ def run_job(command: Sequence[str], env: dict[str, str], limit_s: float) -> Outc
         How it ended.
     """
     begin = time.monotonic()
-    with tempfile.TemporaryFile() as output:
+    with tempfile.TemporaryFile() as output, _termination_as_exit():
         # A session of its own: Ctrl-C reaches this process alone, which then ends the job in order.
         process = subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, env=env, start_new_session=True
@@ -53,6 +55,23 @@ def run_job(command: Sequence[str], env: dict[str, str], limit_s: float) -> Outc
         output.seek(0)
         text = output.read().decode(errors="replace")
     return Outcome(code, text, time.monotonic() - begin)
+
+
+@contextlib.contextmanager
+def _termination_as_exit() -> Iterator[None]:
+    """A SIGTERM leaves by SystemExit while inside, so that the job is ended too."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(signum: int, _frame: object) -> None:
+        raise SystemExit(128 + signum)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
