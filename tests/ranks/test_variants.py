@@ -13,12 +13,23 @@ from tests.ranks.launch import Ended, Torchrun
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+def starts(tmp_path_factory: pytest.TempPathFactory) -> list[Ended]:
+    """The script's first start and its second, with the store that the first one left."""
+    folder = tmp_path_factory.mktemp("variants")
+    env = {"LOCKSTEP_STORE": str(folder / "store")}
     with Torchrun() as torchrun:
-        folder = tmp_path_factory.mktemp("variants")
-        ended = torchrun.run("tests.ranks.variants", folder=folder, limit=180)
-    assert ended.code == 0, ended.report()
-    return ended
+        starts = [
+            torchrun.run("tests.ranks.variants", folder=folder / name, limit=180, env=env)
+            for name in ("first", "second")
+        ]
+    for ended in starts:
+        assert ended.code == 0, ended.report()
+    return starts
+
+
+@pytest.fixture
+def ended(starts: list[Ended]) -> Ended:
+    return starts[0]
 
 
 def test_both_ranks_saw_the_same(ended: Ended) -> None:
@@ -51,3 +62,11 @@ def test_each_variant_is_built_by_one_rank_and_loaded_by_the_other(ended: Ended)
         pair = ended.of("ready", step=step, variant=variant)
         assert sorted(event["role"] for event in pair) == ["built", "loaded"], (step, variant)
         assert pair[0]["digest"] == pair[1]["digest"], (step, variant)
+
+
+def test_the_next_start_loads_them_all(starts: list[Ended]) -> None:
+    first, second = starts
+    assert second.results == first.results
+    assert {event["role"] for event in second.of("ready")} == {"loaded"}
+    digests = [{e["digest"] for e in ended.of("ready")} for ended in starts]
+    assert digests[0] == digests[1] and len(digests[0]) == 21
