@@ -558,3 +558,25 @@ def foreach_lerp_op() -> Any:
     import torch
 
     return torch.ops.aten._foreach_lerp_.Scalar
+
+
+# Reading an operator's schema where a graph's target may be a plain Python function; torch 2.14.
+def schema_or_none(target: Any) -> Any:
+    """An operator's schema; None for `operator.getitem` and other plain functions."""
+    return getattr(target, "_schema", None)
+
+
+def view_of(target: Any) -> bool:
+    """Whether an operator's result shares its first argument's memory, and does not write it."""
+    found = schema_or_none(target)
+    if found is None or not found.returns or not found.arguments:
+        return False
+    first, back = found.arguments[0].alias_info, found.returns[0].alias_info
+    return bool(first and back and not first.is_write)
+
+
+def written_arguments(target: Any) -> list[str]:
+    """The names of the arguments that an operator writes."""
+    found = schema_or_none(target)
+    arguments = found.arguments if found is not None else []
+    return [a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write]

@@ -1,0 +1,284 @@
+"""Abstract interpretation of all ranks' graphs along one axis: forward, backward and what follows.
+
+The ranks' graphs have the same nodes in the same order. What a node reads may differ, which is how
+`x.chunk(n)[rank]` looks; so may its constants.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch.fx import Node
+from torch.utils._pytree import tree_leaves
+
+from lockstep import _compat
+from lockstep.checker.kinds import EQUAL, UNKNOWN, VARYING, ZERO, Kind, kind_of
+from lockstep.checker.rules import find, op_name
+from lockstep.checker.rules.claimed import check_claim, check_move
+from lockstep.checker.rules.context import Context, Fault, is_tensor, shape_of
+from lockstep.checker.rules.pointwise import divides_by_ranks
+from lockstep.checker.rules.slices import picked_piece
+from lockstep.checker.rules.writes import covers, partly, under_view, written_nodes
+from lockstep.spmd.types import Type
+
+NO_VALUE = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool, type(None))
+
+
+@dataclass
+class Graphs:
+    """What the interpretation reads of a world, for one axis.
+
+    Args:
+        nodes: by coordinate along the axis, the nodes of each rank's graph in order.
+        inputs: placeholder -> its kind.
+        claims: node -> what the user claims of its value on this axis.
+        moves: node after a typed collective on this axis -> (verb, src, dst, before, line).
+        cotangents: forward node -> the node of its gradient.
+        roots: the losses, on which backward() was called.
+        phases: node -> "input", "forward", "backward" or "after".
+    """
+
+    axis: str
+    nodes: list[list[Node]]
+    inputs: dict[Node, Kind] = field(default_factory=dict)
+    claims: dict[Node, Type] = field(default_factory=dict)
+    moves: dict[Node, tuple[Any, ...]] = field(default_factory=dict)
+    cotangents: dict[Node, Node] = field(default_factory=dict)
+    roots: list[Node] = field(default_factory=list)
+    phases: dict[Node, str] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        return len(self.nodes)
+
+
+class Flow:
+    """Types one axis; `kinds`, `faults` and `unknown` are filled by `run`."""
+
+    def __init__(self, graphs: Graphs) -> None:
+        self.graphs = graphs
+        self.kinds: dict[Node, Any] = {}
+        self.faults: list[Fault] = []
+        self.unknown: Counter[str] = Counter()
+        self.contexts: dict[Node, Context] = {}
+        self._position = [{node: i for i, node in enumerate(nodes)} for nodes in graphs.nodes]
+        self._parents: dict[Node, Node] = {}
+        self._value_of = {b: f for f, b in graphs.cotangents.items()}
+        self._cotangent_power: dict[Node, int] = {}
+
+    def run(self) -> Flow:
+        """Type every node in order."""
+        for i, node in enumerate(self.graphs.nodes[0]):
+            if node.op == "placeholder":
+                self.kinds[node] = self._claimed(node, self.graphs.inputs.get(node, EQUAL))
+            elif node.op == "call_function":
+                self._visit(i, node)
+            elif node.op == "get_attr":
+                self.kinds[node] = EQUAL
+        return self
+
+    def _visit(self, i: int, node: Node) -> None:
+        peers = [nodes[i] for nodes in self.graphs.nodes]
+        made = self._typed(node, peers)
+        if _compat.view_of(node.target) or (
+            op_name(node.target) == "getitem" and node.args[0] in self._parents
+        ):
+            self._parents[node] = node.args[0]  # type: ignore[assignment]
+        if isinstance(made, Kind):
+            made = self._claimed(node, self._as_cotangent(node, made))
+        self.kinds[node] = made
+        for target in written_nodes(node):
+            self._write(node, target, made)
+
+    # -- one node
+
+    def _typed(self, node: Node, peers: list[Node]) -> Any:
+        name = op_name(node.target)
+        rule = find(name)
+        picks = self._picks(node, peers)
+        ctx = self._context(node, peers, picks)
+        if rule is not None:
+            made = rule.of(ctx)
+        elif not ctx.operands and not is_tensor(node):
+            return EQUAL
+        else:
+            self.unknown[name] += 1
+            made = self._without_rule(ctx)
+        power = max((o.kind.power for o in ctx.operands), default=0)
+        if power and (rule is None or not rule.linear):
+            made = _each(made, lambda kind: replace(kind, power=0))
+        elif power and name != "mean" and "_c10d" not in name:
+            down = int(divides_by_ranks(ctx))
+            made = _each(made, lambda kind: _at_power(kind, power, down))
+        if ctx.forward and any(o.kind.note == "moved" for o in ctx.operands):
+            made = made if "all_to_all" in name else _each(made, _in_moved_order)
+        return made
+
+    def _context(self, node: Node, peers: list[Node], picks: dict[Node, Kind]) -> Context:
+        return Context(
+            node,
+            self.graphs.axis,
+            self.graphs.size,
+            peers,
+            self.kinds,
+            picks,
+            self.graphs.phases.get(node, "forward"),
+            self.faults.append,
+        )
+
+    def _without_rule(self, ctx: Context) -> Any:
+        same = all(o.kind.same for o in ctx.operands) and not ctx.differs
+        kind = EQUAL if same else UNKNOWN
+        value = ctx.node.meta.get("val")
+        return [kind] * len(value) if isinstance(value, (list, tuple)) else kind
+
+    # -- ranks that read different nodes
+
+    def _picks(self, node: Node, peers: list[Node]) -> dict[Node, Kind]:
+        """Operands that are another node on each rank, with what they are then."""
+        found: dict[Node, Kind] = {}
+        joins = op_name(node.target) in ("cat", "stack")
+        read = [_nodes_in(peer) for peer in peers]
+        for j, mine in enumerate(read[0]):
+            theirs = [nodes[j] if j < len(nodes) else mine for nodes in read]
+            places = {self._position[r].get(other) for r, other in enumerate(theirs)}
+            if len(places) == 1:
+                continue
+            local = [self.graphs.nodes[0][place] for place in places if place is not None]
+            kind = self._picked(node, peers, mine, local)
+            found[mine] = self.kinds.get(mine, UNKNOWN) if joins else kind
+        return found
+
+    def _picked(self, node: Node, peers: list[Node], mine: Node, others: list[Node]) -> Kind:
+        kinds = [self.kinds.get(other) for other in others]
+        if all(isinstance(kind, Kind) and kind.tag == "Z" for kind in kinds):
+            return ZERO
+        bases = {other.args[0] for other in others if op_name(other.target) == "getitem"}
+        if len(bases) == 1 and all(op_name(other.target) == "getitem" for other in others):
+            return picked_piece(self._context(node, peers, {}), bases.pop())
+        if any(not isinstance(kind, Kind) or kind.tag in "?P" for kind in kinds):
+            return UNKNOWN
+        return VARYING
+
+    # -- what else is known of a value
+
+    def _claimed(self, node: Node, kind: Kind) -> Kind:
+        move = self.graphs.moves.get(node)
+        if move is not None:
+            source = self.kinds.get(move[3])
+            ctx = self._context(node, [node], {})
+            check_move(ctx, move, source if isinstance(source, Kind) else UNKNOWN)
+        claim = self.graphs.claims.get(node)
+        if claim is None:
+            return kind
+        if move is None and node.op != "placeholder":
+            check_claim(self._context(node, [node], {}), claim, kind)
+        wanted = kind_of(claim)
+        if wanted.tag == kind.tag and wanted.tag != "S":
+            wanted = kind if wanted.tag != "P" else replace(kind, power=wanted.power)
+        return replace(wanted, power=max(wanted.power, kind.power if wanted.tag != "P" else 0))
+
+    def _as_cotangent(self, node: Node, kind: Kind) -> Kind:
+        """The gradient of a shard is a shard of the same place; that of a P(mean) is N times it."""
+        value = self._value_of.get(node)
+        if value is None:
+            return kind
+        of = self.kinds.get(value)
+        if not isinstance(of, Kind):
+            return kind
+        if value in self.graphs.roots and of.tag == "P" and of.power:
+            return replace(kind, power=of.power, flat=kind.flat)
+        if of.tag == "S" and kind.tag in "EV?" and shape_of(value) == shape_of(node):
+            return replace(of, power=kind.power, note="")
+        return kind
+
+    # -- writes
+
+    def _write(self, node: Node, target: Node, made: Any) -> None:
+        if not isinstance(made, Kind):
+            made = UNKNOWN
+        chain, whole, own = [target], True, False
+        while chain[-1] in self._parents:
+            view, base = chain[-1], self._parents[chain[-1]]
+            whole &= is_tensor(base) and covers(view, base)
+            own |= self._differs(view)
+            chain.append(base)
+        root = chain[-1]
+        old = self.kinds.get(root, UNKNOWN)
+        if len(chain) > 1:
+            new = under_view(made, target, root, whole)
+            if new is None:
+                self._partial_write(node, root, old, made)
+                new = partly(old, made, own) if isinstance(old, Kind) else UNKNOWN
+        else:
+            new = made
+        for view in chain[:-1]:
+            self.kinds[view] = made if is_tensor(view) and covers(target, view) else UNKNOWN
+        self.kinds[root] = new
+        self._refresh(root, chain, node)
+
+    def _partial_write(self, node: Node, root: Node, old: Any, made: Kind) -> None:
+        if not isinstance(old, Kind) or old.tag != "E" or old.note == "empty":
+            return
+        if made.tag not in "VS" or self.graphs.claims.get(root) is None:
+            return
+        self.faults.append(
+            Fault(
+                "LS511",
+                "a value that varies is written into a part of a value that is the same",
+                "the ranks' copies are no longer equal, and what reads them takes them to be",
+                node,
+                None,
+                root,
+                repr(made),
+                str(self.graphs.claims[root]),
+            )
+        )
+
+    def _differs(self, node: Node) -> bool:
+        position = self._position[0][node]
+        texts = {
+            str([leaf for leaf in tree_leaves(nodes[position].args) if not isinstance(leaf, Node)])
+            for nodes in self.graphs.nodes
+        }
+        places = {
+            tuple(self._position[r].get(n, -1) for n in _nodes_in(nodes[position]))
+            for r, nodes in enumerate(self.graphs.nodes)
+        }
+        return len(texts) > 1 or len(places) > 1
+
+    def _refresh(self, root: Node, chain: list[Node], writer: Node) -> None:
+        """Type anew what views the buffer beside the view that was written."""
+        stop = self._position[0][writer]
+        below = {root}
+        for view, base in list(self._parents.items()):
+            place = self._position[0][view]
+            if base not in below or place > stop:
+                continue
+            below.add(view)
+            if view not in chain:
+                peers = [nodes[place] for nodes in self.graphs.nodes]
+                kept, self.faults = self.faults, []
+                self.kinds[view] = self._typed(view, peers)
+                self.faults = kept
+
+
+def _nodes_in(node: Node) -> list[Node]:
+    return [leaf for leaf in tree_leaves((node.args, node.kwargs)) if isinstance(leaf, Node)]
+
+
+def _each(made: Any, change: Any) -> Any:
+    return [change(kind) for kind in made] if isinstance(made, list) else change(made)
+
+
+def _in_moved_order(kind: Kind) -> Kind:
+    return replace(kind, note="moved") if kind.varies and not kind.note else kind
+
+
+def _at_power(kind: Kind, power: int, down: int) -> Kind:
+    if kind.tag not in "ESPV":
+        return kind
+    return replace(kind, power=max(0, max(power, kind.power) - down))

@@ -1,0 +1,83 @@
+"""From a world to what the interpretation of one axis reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from lockstep.checker.flow import Graphs
+from lockstep.checker.kinds import EQUAL, UNKNOWN, VARYING, Kind, kind_of
+from lockstep.checker.world import RankTrace, World
+from lockstep.spmd.types import Type
+
+
+def aligned(world: World) -> bool:
+    """Whether all ranks' graphs have the same operators in the same order."""
+    shapes = {tuple((n.op, str(n.target)) for n in _comparable(trace)) for trace in world.ranks}
+    return len(shapes) == 1
+
+
+def _comparable(trace: RankTrace) -> list[Node]:
+    return [n for n in trace.nodes if n.op not in ("placeholder", "output", "get_attr")]
+
+
+def graphs_of(world: World, axis: str) -> tuple[Graphs, list[str]]:
+    """Return one axis' graphs, and the inputs whose placement nothing declares."""
+    group = [world.ranks[rank] for rank in world.group(0, axis)]
+    trace = group[0]
+    by_name = {node.name: node for node in trace.nodes}
+    claims: dict[Node, Type] = {
+        by_name[name]: types[axis]
+        for name, types in trace.claims.items()
+        if axis in types and name in by_name
+    }
+    moves: dict[Node, tuple[Any, ...]] = {}
+    for verb, over, src, dst, _op, before, after, line in trace.notes.moves:
+        if over == axis and before is not None and after is not None and before is not after:
+            moves[after] = (verb, src, dst, before, line)
+            claims.setdefault(after, dst)
+    inputs, undecided = _inputs(group, axis, claims)
+    return Graphs(
+        axis=axis,
+        nodes=[trace.nodes for trace in group],
+        inputs=inputs,
+        claims=claims,
+        moves=moves,
+        cotangents={by_name[f]: by_name[b] for f, b in trace.cotangents.items() if f in by_name},
+        roots=[root for root, _ in trace.notes.roots],
+        phases={by_name[name]: phase for name, phase in trace.phases.items()},
+    ), undecided
+
+
+def _inputs(
+    group: list[RankTrace], axis: str, claims: dict[Node, Type]
+) -> tuple[dict[Node, Kind], list[str]]:
+    """The kinds of inputs: by claim, then mark, then as their values are."""
+    trace = group[0]
+    placeholders = [node for node in trace.nodes if node.op == "placeholder"]
+    kinds: dict[str, Kind] = {}
+    inputs: dict[Node, Kind] = {}
+    undecided = []
+    for i, (node, spec) in enumerate(zip(placeholders, trace.graph.inputs, strict=True)):
+        mark = trace.marks.get(spec.name, {}).get(axis)
+        if node in claims:
+            kinds[spec.name] = kind_of(claims[node])
+        elif mark is not None:
+            kinds[spec.name] = kind_of(mark)
+            claims[node] = mark
+        elif spec.kind == "grad":
+            kinds[spec.name] = kinds.get(spec.name.removesuffix(".grad"), UNKNOWN)
+        else:
+            kinds[spec.name] = _by_value([t.inputs[i] for t in group])
+            if spec.kind == "param":
+                undecided.append(f"{spec.name} on {axis}: taken as {kinds[spec.name]!r}")
+        inputs[node] = kinds[spec.name]
+    return inputs, undecided
+
+
+def _by_value(values: list[torch.Tensor]) -> Kind:
+    first = values[0]
+    same = all(v.shape == first.shape and torch.equal(v, first) for v in values)
+    return EQUAL if same else VARYING

@@ -1,0 +1,195 @@
+"""Functional collectives, and operators that read the rank's own coordinate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lockstep.checker.kinds import EQUAL, PARTIAL, UNKNOWN, VARYING, Kind, shard
+from lockstep.checker.rules.context import Context, Operand
+from lockstep.checker.rules.mixing import nonlinear
+from lockstep.checker.rules.registry import rule
+from lockstep.checker.rules.slices import own_part
+from lockstep.checker.rules.views import lost
+
+C = "_c10d_functional."
+WHY_TWICE = "its sum over the ranks is as many times too large"
+
+
+def other_axis(ctx: Context) -> bool:
+    """Whether this collective runs over another axis than the one that is typed."""
+    name = ctx["group_name"] if ctx.has("group_name") else ctx["axis"]
+    return name != ctx.axis
+
+
+@rule(C + "wait_tensor", C + "_wrap_tensor_autograd")
+def _wait(ctx: Context) -> Kind:
+    return ctx.operands[0].kind
+
+
+@rule(C + "all_reduce", C + "all_reduce_coalesced")
+def _all_reduce(ctx: Context) -> Kind | list[Kind]:
+    made = [_reduced(ctx, operand, str(ctx["reduce_op"])) for operand in ctx.operands]
+    return made if ctx.op.endswith("coalesced") else made[0]
+
+
+def _reduced(ctx: Context, x: Operand, how: str) -> Kind:
+    if other_axis(ctx):
+        return x.kind if how in ("sum", "avg") else nonlinear(ctx, [x])
+    if how not in ("sum", "avg"):
+        if x.kind.tag == "P":
+            nonlinear(ctx, [x])
+        return EQUAL
+    if x.kind.tag == "S":
+        _shards_added(ctx, x, how)
+        return EQUAL
+    if x.kind.note == "lookup" and x.kind.tag == "V" and ctx.forward:
+        ctx.fault(
+            "LS509",
+            "rows looked up in a shard are added up without a mask",
+            "a rank reads some row of its own for an index that it does not hold, and the sum "
+            "counts that row too",
+            x,
+            got="V: rows by indices that vary",
+            want="P: zero where the rank does not hold the row",
+        )
+    if x.kind.same and how == "sum":
+        return summed_again(ctx, x)
+    power = x.kind.power
+    if how == "avg":
+        return replace(EQUAL, power=max(power - 1, 0) if x.kind.tag == "P" else power)
+    return replace(EQUAL, power=power)
+
+
+def _shards_added(ctx: Context, x: Operand, how: str) -> None:
+    if ctx.forward and x.kind.before == 1 and x.shape and x.kind.note != "echo":
+        ctx.fault(
+            "LS507",
+            f"all_reduce({how}) of shards of dimension {x.kind.dim}",
+            "the ranks hold different parts of one tensor, not terms of a sum",
+            x,
+            want="P",
+        )
+
+
+def summed_again(ctx: Context, x: Operand) -> Kind:
+    """The sum of a value that all ranks hold already: N times it, until someone divides by N."""
+    value = x.node.meta.get("val")
+    floating = value is not None and value.dtype.is_floating_point
+    if x.kind.flat or x.kind.tag == "Z" or not floating or x.kind.note == "echo":
+        return EQUAL
+    ctx.fault(
+        "LS505",
+        "a value that every rank holds already is summed over the ranks",
+        WHY_TWICE,
+        x,
+        got="R or I",
+        want="P",
+    )
+    return EQUAL
+
+
+@rule(C + "all_gather_into_tensor", C + "all_gather_into_tensor_coalesced")
+def _all_gather(ctx: Context) -> Kind | list[Kind]:
+    made = [_gathered(ctx, operand) for operand in ctx.operands]
+    return made if ctx.op.endswith("coalesced") else made[0]
+
+
+def _gathered(ctx: Context, x: Operand) -> Kind:
+    if other_axis(ctx):
+        if x.kind.tag == "S" and x.kind.dim == 0:
+            times = ctx["group_size"]
+            return shard(0, times) if x.kind.before == 1 else lost(x.kind)
+        return x.kind
+    if x.kind.tag == "P" and x.kind.note != "echo":
+        ctx.fault(
+            "LS507",
+            "an all-gather of partial sums",
+            "the ranks' terms are put side by side, where their sum is meant",
+            x,
+            want="S(0) or V",
+        )
+    if x.kind.tag == "S" and x.kind.before == 1:
+        return Kind("E", dim=x.kind.dim, note="gathered", power=x.kind.power)
+    return replace(EQUAL, power=x.kind.power)
+
+
+@rule(C + "reduce_scatter_tensor", C + "reduce_scatter_tensor_coalesced")
+def _reduce_scatter(ctx: Context) -> Kind | list[Kind]:
+    made = [_scattered(ctx, operand) for operand in ctx.operands]
+    return made if ctx.op.endswith("coalesced") else made[0]
+
+
+def _scattered(ctx: Context, x: Operand) -> Kind:
+    how = str(ctx["reduce_op"])
+    if other_axis(ctx):
+        return lost(x.kind) if x.kind.tag == "S" and x.kind.dim == 0 else x.kind
+    if x.kind.tag == "E" and how == "sum":
+        summed_again(ctx, x)
+    if x.kind.tag == "?":
+        return UNKNOWN
+    power = x.kind.power - (how == "avg" and x.kind.tag == "P")
+    return replace(shard(0), power=max(power, 0))
+
+
+@rule(C + "all_to_all_single")
+def _all_to_all(ctx: Context) -> Kind:
+    x = ctx.operands[0]
+    if other_axis(ctx):
+        return lost(x.kind) if x.kind.tag == "S" and x.kind.dim == 0 else x.kind
+    if x.kind.tag == "P" and x.kind.note != "echo":
+        ctx.fault(
+            "LS507",
+            "an all-to-all of partial sums",
+            "terms of a sum go to different ranks, and are never added up",
+            x,
+            want="S or V",
+        )
+    if x.kind.tag == "?":
+        return UNKNOWN
+    note = "" if x.kind.note == "moved" or not ctx.forward else "moved"
+    return replace(VARYING, note=note, power=x.kind.power)
+
+
+@rule(C + "broadcast", "c10d_functional.broadcast")
+def _broadcast(ctx: Context) -> Kind:
+    x = ctx.operands[0]
+    if other_axis(ctx):
+        return x.kind
+    if x.kind.tag == "P" and x.kind.note != "echo":
+        ctx.fault(
+            "LS507",
+            "a broadcast of a partial sum",
+            "one rank's term is sent, where the sum is meant",
+            x,
+            want="V, R or I",
+        )
+    return EQUAL
+
+
+@rule("lockstep.own_slice")
+def _own_slice(ctx: Context) -> Kind:
+    x = ctx.operands[0]
+    if other_axis(ctx):
+        return lost(x.kind) if x.kind.tag == "S" and x.kind.dim == ctx["dim"] else x.kind
+    return own_part(ctx, x, ctx["dim"])
+
+
+@rule("lockstep.own_pad")
+def _own_pad(ctx: Context) -> Kind:
+    x = ctx.operands[0]
+    if other_axis(ctx):
+        return lost(x.kind) if x.kind.tag == "S" and x.kind.dim == ctx["dim"] else x.kind
+    return UNKNOWN if x.kind.tag == "?" else replace(PARTIAL, power=x.kind.power)
+
+
+@rule("lockstep.own_trim")
+def _own_trim(ctx: Context) -> Kind:
+    return ctx.operands[0].kind
+
+
+@rule("lockstep.keep_on")
+def _keep_on(ctx: Context) -> Kind:
+    x = ctx.operands[0]
+    if other_axis(ctx):
+        return x.kind if x.kind.tag in "?P" else replace(VARYING, power=x.kind.power)
+    return UNKNOWN if x.kind.tag == "?" else replace(PARTIAL, power=x.kind.power)

@@ -1,0 +1,172 @@
+"""Types of a whole step along every axis, and what contradicts them.
+
+Types explain: they name a line, an axis and what is missing there. What they do not know is never
+an error.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from torch.fx import Node
+
+from lockstep.checker.consumed import Gradient, judge_gradients, judge_loss
+from lockstep.checker.finding import Finding
+from lockstep.checker.flow import Flow
+from lockstep.checker.graphs import aligned, graphs_of
+from lockstep.checker.kinds import Kind
+from lockstep.checker.rules.context import Fault
+from lockstep.checker.ties import Ties
+from lockstep.checker.wording import Repair, Writer
+from lockstep.checker.world import World
+from lockstep.spmd.types import Type
+
+
+@dataclass
+class Typing:
+    """What the types of a step are.
+
+    Args:
+        types: node name -> axis -> its type; left out where it is not known.
+        findings: in the order of the program, axis by axis.
+        repairs: as long as `findings`: candidate repairs of each, the cheapest first.
+        unknown: operators without a rule, with the number of their nodes.
+        nodes: how many nodes were typed.
+        undecided: inputs that nothing declares, with the axis and what was assumed.
+        apart: whether the ranks' graphs differ in structure, so that nothing could be typed.
+    """
+
+    types: dict[str, dict[str, Type]] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    repairs: list[list[Repair]] = field(default_factory=list)
+    unknown: Counter[str] = field(default_factory=Counter)
+    nodes: int = 0
+    undecided: list[str] = field(default_factory=list)
+    apart: bool = False
+
+
+def infer(world: World) -> Typing:
+    """Type every value of a step, forward and backward and after, along every wide axis.
+
+    Args:
+        world: the captures of all ranks; graphs of one structure.
+
+    Returns:
+        Types and findings; empty and `apart` where the graphs differ in structure.
+    """
+    typing = Typing(nodes=len(world.ranks[0].nodes))
+    if not aligned(world):
+        typing.apart = True
+        return typing
+    for axis in world.wide:
+        _infer_axis(world, axis, typing)
+    return typing
+
+
+def _infer_axis(world: World, axis: str, typing: Typing) -> None:
+    graphs, undecided = graphs_of(world, axis)
+    typing.undecided += undecided
+    flow = Flow(graphs).run()
+    trace = world.ranks[0]
+    carries = frozenset(graphs.cotangents) if graphs.roots else None
+    ties = Ties(flow, carries).run()
+    for name, count in flow.unknown.items():
+        typing.unknown[name] = max(count, typing.unknown[name])
+    for node in graphs.nodes[0]:
+        kind = flow.kinds.get(node)
+        found = kind.type() if isinstance(kind, Kind) else None
+        if found is not None:
+            typing.types.setdefault(node.name, {})[axis] = ties.ties.get(node, found)
+    specs = trace.graph.inputs
+    inputs = [node for node in graphs.nodes[0] if node.op == "placeholder"]
+    names = {node: spec.name for node, spec in zip(inputs, specs, strict=True)}
+    gradients = list(_gradients(world, flow, names))
+    writer = Writer(flow, ties.ties, names)
+    for fault in told(flow, ties, gradients):
+        finding, repairs = writer.finding(fault)
+        if any(f.line == finding.line and f.axis == axis for f in typing.findings):
+            continue
+        typing.findings.append(finding)
+        typing.repairs.append(repairs)
+
+
+def _gradients(world: World, flow: Flow, names: dict[Node, str]) -> list[Gradient]:
+    trace = world.ranks[0]
+    by_name = {node.name: node for node in flow.graphs.nodes[0]}
+    found = []
+    for parameter, name in names.items():
+        held = trace.grads.get(name)
+        if held is None:
+            continue
+        wanted = flow.graphs.claims.get(parameter)
+        kind = flow.kinds.get(parameter)
+        if wanted is None and isinstance(kind, Kind) and kind.varies:
+            wanted = kind.type()
+        raw = flow.graphs.cotangents.get(parameter)
+        found.append(Gradient(name, parameter, by_name[held], raw, wanted))
+    return found
+
+
+def told(flow: Flow, ties: Ties, gradients: list[Gradient]) -> list[Fault]:
+    """Choose what to report: a fault that another one causes is left out.
+
+    A fault of the forward shows again in the backward, and in the gradients of what lies before it.
+    """
+    phases = flow.graphs.phases
+    forward = [f for f in flow.faults if phases.get(f.node, "forward") in ("input", "forward")]
+    forward = _in_order(flow, forward + ties.faults)
+    backward = [f for f in flow.faults if phases.get(f.node) == "backward"]
+    after = [f for f in flow.faults if phases.get(f.node) == "after"]
+    losses = [] if forward else judge_loss(flow, ties.ties)
+    early = forward or losses
+    if early:
+        backward = []
+    before = _ancestors([fault.node for fault in forward])
+    taken = [f for f in judge_gradients(flow, gradients) if f.operand not in before]
+    if losses or backward:
+        taken = []
+    return [*forward, *losses, *backward[:2], *after, *_grouped(taken)]
+
+
+def _in_order(flow: Flow, faults: list[Fault]) -> list[Fault]:
+    place = {node: i for i, node in enumerate(flow.graphs.nodes[0])}
+    found: dict[Node, Fault] = {}
+    for fault in sorted(faults, key=lambda f: place.get(f.node, 0)):
+        found.setdefault(fault.node, fault)
+    return list(found.values())
+
+
+def _ancestors(nodes: list[Node]) -> set[Node]:
+    seen: set[Node] = set()
+    todo = list(nodes)
+    while todo:
+        node = todo.pop()
+        if node not in seen:
+            seen.add(node)
+            todo += node.all_input_nodes
+    return seen
+
+
+def _grouped(faults: list[Fault]) -> list[Fault]:
+    """One finding for all gradients that lack the same thing, with the number of the others."""
+    groups: dict[tuple[str, str, str], list[Fault]] = {}
+    for fault in faults:
+        groups.setdefault((fault.code, fault.got, fault.want), []).append(fault)
+    found = []
+    for same in groups.values():
+        first = same[0]
+        rest = f"; {len(same) - 1} more of the same kind" if len(same) > 1 else ""
+        found.append(
+            Fault(
+                first.code,
+                first.what + rest,
+                first.why,
+                first.node,
+                first.operand,
+                first.other,
+                first.got,
+                first.want,
+            )
+        )
+    return found
