@@ -1,6 +1,6 @@
 """Train a small Llama on English text, data-parallel: an ordinary loop under plain torchrun.
 
-    torchrun --nproc-per-node 2 examples/train_llama.py
+Run it with `torchrun --nproc-per-node 2 examples/train_llama.py`; run it again to see it load.
 """
 
 import pydoc_data.topics

@@ -324,7 +324,7 @@ def storage_identity(tensor: Any) -> int:
 def compile_counts() -> dict[str, int]:
     """Dynamo's and Inductor's own counts in this process so far: no public place gives them.
 
-    "frames" are those Dynamo traced or tried to; "hits" and "misses" are lookups in the graph cache.
+    "frames" are those Dynamo traced or tried to; "hits" and "misses" are of the graph cache.
     """
     from torch._dynamo.utils import counters
 
@@ -497,7 +497,7 @@ def dispatch_mode() -> Any:
 
 
 def fake_store() -> Any:
-    """A store for the process group "fake", which answers for all ranks; importing it registers it."""
+    """A store for the process group "fake", which answers for all ranks; the import registers it."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     return FakeStore()

@@ -44,7 +44,7 @@ def batch(seed: int, rows: int = 2) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def tensors_of(model: nn.Module) -> dict[str, Any]:
-    """Everything that a step may change: parameters, buffers, gradients, plain tensor attributes."""
+    """All that a step may change: parameters, buffers, gradients, plain tensor attributes."""
     found: dict[str, Any] = dict(model.named_parameters()) | dict(model.named_buffers())
     found |= {f"{n}.grad": p.grad for n, p in model.named_parameters()}
     for path, module in model.named_modules():
