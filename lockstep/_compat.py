@@ -497,7 +497,7 @@ def dispatch_mode() -> Any:
 
 
 def fake_store() -> Any:
-    """A store for the process group "fake", which answers for all ranks; the import registers it."""
+    """A store for the process group "fake", which answers for all ranks; importing registers it."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     return FakeStore()

@@ -120,3 +120,39 @@ def test_steps_are_timed_in_turn():
     taken = step.seconds(made, lambda: None, 2)
     assert "".join(order) == "abcbca"
     assert [len(times) for times in taken.values()] == [2, 2, 2]
+
+
+def fake_start(way, ranks, layers, caches, *, cold_s, warm_s=0.0):
+    """Pretend a job: by back end, the first start in a folder is cold, later ones are warm."""
+    mark = caches / "seen"
+    cost = warm_s if mark.exists() else cold_s[way.backend]
+    mark.touch()
+    share = cost if way.own_caches or way.backend == "torch" else cost / ranks
+    return [{"cpu_s": share, "wall_s": cost + 2, "start_s": cost}] * ranks
+
+
+@pytest.mark.parametrize(("torch_s", "code", "told"), [(200.0, 1, "3 of 4"), (20.0, 1, "2 of 4")])
+def test_startup_runs_each_way_cold_and_warm_and_fails_as_a_whole(
+    torch_s, code, told, monkeypatch, capsys
+):
+    cold = {"torch": torch_s, "inductor": 20.0, "graph": 2.0}
+
+    def start(way, ranks, layers, caches):
+        return fake_start(way, ranks, layers, caches, cold_s=cold, warm_s=1.0)
+
+    monkeypatch.setattr(startup, "start", start)
+    monkeypatch.setenv("COLUMNS", "160")
+    assert startup.main(ranks=4, repeat=2) == code
+    out = capsys.readouterr().out
+    assert out.splitlines()[-1] == f"{told} lines hold; medians of 2"
+    assert "FAILS  (d) restart, slowest rank: 1.000 s, 1.0 times faster" in out
+    for way in (startup.OURS, startup.OWN, startup.SHARED, startup.GRAPH):
+        assert f"cold: {way.name}" in out
+        assert f"warm: {way.name}" in out
+    assert f"cold: one rank, {startup.OWN.name}" in out
+
+
+def test_a_job_that_fails_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(startup, "ROOT", tmp_path)  # where there is no script to start
+    with pytest.raises(SystemExit, match=r"Lockstep, graph: the job ended with 1"):
+        startup.start(startup.GRAPH, 1, 1, tmp_path)
