@@ -7,7 +7,9 @@ read anew (identities, Python attributes) is held by `Bound` and only rebuilt wh
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+import itertools
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -41,6 +43,7 @@ class Bound:
         places = _watched(call, self.state, self.reach)
         self._watch = Watch(places, self._modules, self.parameters)
         self.signature = (_layout(self.state), self._watch.signature)
+        self.plans: dict[Any, Any] = {}  # how each variant is bound to this state; dies with it
 
     def holds(self, call: Call) -> bool:
         """Whether this state is still what lies below the call's roots."""
@@ -79,8 +82,37 @@ class Bound:
             elif isinstance(leaf, SCALAR):
                 found.append((type(leaf), leaf))
             else:
-                found.append((id(leaf),))
+                found.append((number_of(leaf),))
         return tuple(found)
+
+
+_numbers: dict[int, tuple[Callable[[], Any], int]] = {}
+
+
+def number_of(thing: Any) -> int:
+    """A number for an object, never used again; its `id` may be, on one rank and not on another.
+
+    Example:
+        >>> number_of(modes) == number_of(modes), number_of(modes) == number_of(number_of)
+        (True, False)
+    """
+    known = _numbers.get(id(thing))
+    if known is not None and known[0]() is thing:
+        return known[1]
+    try:
+        reference: Callable[[], Any] = weakref.ref(thing)
+    except TypeError:  # no weak reference can be made: it is kept
+        reference = functools.partial(_itself, thing)
+    number = next(_count)
+    _numbers[id(thing)] = (reference, number)
+    return number
+
+
+_count = itertools.count()
+
+
+def _itself(thing: Any) -> Any:
+    return thing
 
 
 def modes() -> tuple[Any, ...]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-MOST_VARIANTS = 64
+MOST_VARIANTS, MOST_OBJECTS = 64, 512
 _names: dict[str, int] = {}
 
 
@@ -58,6 +58,7 @@ class CompiledStep:
         self._mesh, self._data, self._store = mesh, data, store
         self._variants: dict[Any, Variant] = {}
         self._contracts: dict[str, Fields] = {}
+        self._asked: list[Fields] = []  # of each variant what it is about the arguments alone
         self._bound: list[Bound] = []
         self._calls = self._votes = 0
         self._eager: Callable[..., Any] | None = None
@@ -120,7 +121,8 @@ class CompiledStep:
         """Vote with all ranks on a variant that none has met, and load it."""
         with here.fleet.guard(f"preparing {self.name}, call {self._calls}"):
             words = contract(call, bound)
-            self._refuse_new(words)
+            asked = {name: words[name] for name in (*call.names, "argument tree")}
+            self._refuse_new(asked, words)
             wanted = self._fingerprint(call, bound, words)
         self._votes += 1
         name, file = f"v{self._votes - 1}", f"{digest(wanted)[:32]}.lockstep"
@@ -138,18 +140,26 @@ class CompiledStep:
             variant = self._load(here, obtained, name, call, bound)
         self._variants[key] = variant
         self._contracts[name] = words
+        self._asked.append(asked)
         return variant
 
-    def _refuse_new(self, words: Fields) -> None:
-        if self._variants and self.on_new_shape == "error":
-            known = list(self._contracts.values())[-1]
+    def _refuse_new(self, asked: Fields, words: Fields) -> None:
+        if self._asked and self.on_new_shape == "error" and asked not in self._asked:
             raise ContractError(
                 f"{self.name} has no variant for this call, and on_new_shape is 'error'",
-                got=_rows(known, words, 2),
-                want=_rows(known, words, 1),
+                got=_rows(self._asked[-1], asked, 2),
+                want=_rows(self._asked[-1], asked, 1),
                 fix=["pad the batch to a known shape", 'ls.compile(on_new_shape="build")'],
             )
-        if len(self._variants) >= MOST_VARIANTS:
+        programs = len({variant.digest for variant in self._variants.values()})
+        sets = len(self._variants)
+        if sets >= MOST_OBJECTS:
+            raise ContractError(
+                f"{self.name} was given {sets} sets of objects for {programs} programs",
+                why="an object that is made anew at each call has to be looked through each time",
+                fix="pass the same object again, or the tensors and numbers in it",
+            )
+        if programs >= MOST_VARIANTS:
             known = list(self._contracts.values())[-1]
             raise ContractError(
                 f"{self.name} would need more than {MOST_VARIANTS} variants",

@@ -34,16 +34,15 @@ class Variant:
         self._returns = [(r["kind"], r["index"], r["value"]) for r in contract["returns"]]
         self._out_spec = pytree.treespec_loads(contract["out_spec"])
         self._effects = contract["effects"]
-        self._plans: dict[int, _Plan] = {}
 
     def run(self, call: Call, bound: Bound) -> Any:
         """Run the program on the call's tensors and the bound state; returns what the step returns.
 
         Parameters, buffers, gradients and optimizer state are changed as the step would.
         """
-        plan = self._plans.get(id(bound))
-        if plan is None or plan.bound is not bound:
-            plan = self._plans[id(bound)] = _Plan(self._inputs, self._effects, call, bound)
+        plan = bound.plans.get(self)
+        if plan is None:
+            plan = bound.plans[self] = _Plan(self._inputs, self._effects, call, bound)
         inputs = plan.inputs(call)
         passed = list(inputs)
         outputs = self._program(inputs)
