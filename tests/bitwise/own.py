@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ from lockstep.build.artifact import Artifact, pack
 from lockstep.build.backends import lower
 from lockstep.capture.binding import Step
 from lockstep.capture.capture import capture_call
-from lockstep.run.key import Bound
+from lockstep.run.key import Bound, contract
 from lockstep.run.loader import load_program
 from lockstep.run.variant import Variant
 
@@ -19,14 +20,14 @@ class OwnCompile:
 
     def __init__(self, function: Callable[..., Any], backend: str) -> None:
         self._step, self._backend = Step(function), backend
-        self._variants: dict[Any, Variant] = {}
+        self._variants: dict[str, Variant] = {}
         self._bound: Bound | None = None
 
     def __call__(self, *args: Any) -> Any:
         call = self._step.call(args, {})
         if self._bound is None or not self._bound.holds(call):
             self._bound = Bound(self._step, call)
-        key = self._bound.key(call)
+        key = json.dumps(contract(call, self._bound))  # another model of the same form fits too
         if key not in self._variants:
             self._variants[key] = self._make(call, self._bound)
         return self._variants[key].run(call, self._bound)
