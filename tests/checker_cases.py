@@ -36,16 +36,19 @@ def total(x: torch.Tensor) -> torch.Tensor:
 
 def copy_in(x: torch.Tensor) -> torch.Tensor:
     """I -> R."""
+    __tracebackhide__ = True
     return _Pair.apply(x, torch.clone, total)
 
 
 def reduce_out(x: torch.Tensor, back: Any = torch.clone) -> torch.Tensor:
     """P -> I, or P -> R where `back` reduces."""
+    __tracebackhide__ = True
     return _Pair.apply(x, total, back)
 
 
 def gather(x: torch.Tensor) -> torch.Tensor:
     """S(0) -> R."""
+    __tracebackhide__ = True
     return _Pair.apply(
         x, _gathered, lambda g: total(g).chunk(dist.get_world_size())[_here()].clone()
     )
@@ -53,6 +56,7 @@ def gather(x: torch.Tensor) -> torch.Tensor:
 
 def scatter(x: torch.Tensor) -> torch.Tensor:
     """P -> S(0)."""
+    __tracebackhide__ = True
     return _Pair.apply(
         x, lambda t: total(t).chunk(dist.get_world_size())[_here()].clone(), _gathered
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -16,6 +18,7 @@ from lockstep.spmd.types import I, S
 from tests.checker_cases import CASES, copy_in, random, reduce_out
 
 
+@functools.cache
 def gold(name: str, fault: str = "") -> Gold:
     make_step, make, mesh, _ = CASES[name]
     return judged(capture_world(make_step(fault), make, mesh))

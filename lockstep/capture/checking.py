@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FunctionType
+from types import FrameType, FunctionType
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from lockstep import _compat
 from lockstep.capture.hooks import swapped
-from lockstep.capture.origin import META, short_path
+from lockstep.capture.origin import META, line_of, short_path, user_frame
 from lockstep.spmd.claims import Place, Recording, in_phase, recording_claims
 from lockstep.spmd.types import Type
 
@@ -58,6 +58,7 @@ class Notes:
         consumed: id of a parameter's stand-in -> its gradient when an optimizer's step began.
         draws: random nodes in order, with the state of the generator before each.
         cuts: forward nodes through which the user lets no gradient flow (detach, no_grad).
+        outer: a node made inside an autograd Function -> the line that applied the Function.
     """
 
     claims: list[NodeClaim] = field(default_factory=list)
@@ -68,6 +69,7 @@ class Notes:
     consumed: dict[int, Node] = field(default_factory=dict)
     draws: list[tuple[Node, torch.Tensor]] = field(default_factory=list)
     cuts: set[Node] = field(default_factory=set)
+    outer: dict[Node, str] = field(default_factory=dict)
 
 
 class Checking:
@@ -173,9 +175,12 @@ class Checking:
         origin = nodes[0].meta.get(META)
         if origin is None or origin.phase != "forward":
             return
-        cuts = not grad_mode or func is torch.ops.aten.detach.default
-        if cuts and not _dissolved():
-            self.notes.cuts.update([maker, *nodes])
+        if not grad_mode or func is torch.ops.aten.detach.default:
+            inside, line = _dissolved()
+            if inside:
+                self.notes.outer.update(dict.fromkeys([maker, *nodes], line))
+            else:
+                self.notes.cuts.update([maker, *nodes])
         self._seen += [t for t in tensors if t.is_floating_point() or t.is_complex()]
 
 
@@ -202,19 +207,19 @@ def _generator_state() -> torch.Tensor:
     return state
 
 
-def _dissolved() -> bool:
-    """Whether the code that runs is inside an autograd Function or a collective.
+def _dissolved() -> tuple[bool, str]:
+    """Whether the code that runs is inside an autograd Function or a collective; who called that.
 
     Those run without gradients, and what they do is part of the derivative all the same.
     """
-    frame = sys._getframe(1)
-    codes = _function_codes()
+    frame: FrameType | None = sys._getframe(1)
+    codes, inside = _function_codes(), None
     while frame is not None:
         code = frame.f_code
         if code in codes or code.co_filename in _INSIDE:
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
+            inside = frame.f_back
+        frame = frame.f_back
+    return inside is not None, line_of(user_frame(inside))
 
 
 def _function_codes() -> set[Any]:

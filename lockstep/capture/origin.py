@@ -59,9 +59,13 @@ def short_path(filename: str) -> str:
 
 
 def user_frame(frame: FrameType | None, stop: FrameType | None = None) -> FrameType | None:
-    """The innermost frame of the user's code from `frame` outwards, before `stop`."""
+    """The innermost frame of the user's code from `frame` outwards, before `stop`.
+
+    A helper that assigns `__tracebackhide__`, as pytest has it, lets its caller stand for it.
+    """
     while frame is not None and frame is not stop:
-        if is_user_file(frame.f_code.co_filename):
+        code = frame.f_code
+        if is_user_file(code.co_filename) and "__tracebackhide__" not in code.co_varnames:
             return frame
         frame = frame.f_back
     return None

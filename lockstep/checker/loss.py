@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from lockstep.checker.compare import same_along
 from lockstep.checker.finding import Finding
 from lockstep.checker.simulate import Simulation, Values, op_name
-from lockstep.checker.source import source_of
+from lockstep.checker.lines import source_of
 from lockstep.spmd.types import Type
 
 # A pending sum stays one through these.

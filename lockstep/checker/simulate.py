@@ -64,13 +64,20 @@ class Simulation:
         return len(self.world.ranks)
 
     def line(self, row: int) -> str:
-        """The user's line of a row, on rank 0."""
-        origin = self.rows[row][0].meta.get(META)
-        return origin.line if origin is not None else ""
+        """The user's line of a row, on rank 0; of what a Function computes, where it is applied."""
+        node = self.rows[row][0]
+        outer = self.world.ranks[0].notes.outer.get(node)
+        origin = node.meta.get(META)
+        return outer or (origin.line if origin is not None else "")
 
     def sources(self, row: int) -> list[int]:
-        """The rows that a row reads, on rank 0."""
-        return [self.at[0][node] for node in self.rows[row][0].all_input_nodes]
+        """The rows that a row comes from, on rank 0: what it reads, and what is written to it."""
+        node = self.rows[row][0]
+        return [self.at[0][source] for source in (*node.all_input_nodes, *_writes(node))]
+
+    def written(self, row: int) -> bool:
+        """Whether something is copied into a row's value after it was made."""
+        return bool(_writes(self.rows[row][0]))
 
     def feed(self) -> Values:
         """The inputs' values, copied."""
@@ -209,6 +216,18 @@ def _float64() -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
+
+
+def _writes(node: Node) -> list[Node]:
+    """What is copied into a value, or into a plain alias of it, after it was made."""
+    found = []
+    for user in node.users:
+        if op_name(user) == "aten.copy_" and user.args[0] is node:
+            found.append(user.args[1])
+        elif op_name(user) in ("aten.alias", "aten.detach"):
+            writes = [w for w in user.users if op_name(w) == "aten.copy_" and w.args[0] is user]
+            found += [write.args[1] for write in writes]
+    return found  # type: ignore[return-value]
 
 
 def _copy_rows(values: Values, rows: list[int], into: Values) -> None:

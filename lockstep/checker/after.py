@@ -1,0 +1,167 @@
+"""What follows the backward: reductions, accumulation, clipping, and what the optimizer takes.
+
+A gradient that backward() left right, whole or partial, may be spoilt on its way to the optimizer.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from lockstep.checker.compare import group_sum, same, same_along
+from lockstep.checker.finding import Finding
+from lockstep.checker.gold import Gold, Judged
+from lockstep.checker.lines import source_of
+from lockstep.checker.phrases import unreduced
+
+
+def judge_after(gold: Gold, judged: dict[str, Judged]) -> tuple[list[Finding], set[str]]:
+    """Findings for gradients that were right after backward() and are wrong at the end.
+
+    Returns:
+        One finding for each kind, since parameters with the same fault share it; and their names.
+    """
+    names: set[str] = set()
+    found: dict[tuple[str, str, str | None], Finding] = {}
+    for name, judgement in judged.items():
+        if not judgement.wrong:
+            continue
+        finding = _judge_one(gold, name, judgement)
+        if finding is not None:
+            names.add(name)
+            found.setdefault((finding.code, finding.line, finding.axis), finding)
+    return list(found.values()), names
+
+
+def _judge_one(gold: Gold, name: str, judgement: Judged) -> Finding | None:
+    raw = _raw(gold, name)
+    if raw is None or not _right(gold, name, raw):
+        return None  # the backward's own fault
+    if judgement.clipped:
+        return _own_scale(gold, name, judgement)
+    if judgement.partial_on is not None:
+        said = gold.placement.types.get(name, {}).get(judgement.partial_on)
+        meant = said is not None and said.kind == "R"  # reducing its gradient is the step's job
+        data = gold.meaning.ways[judgement.partial_on] != "same"
+        return unreduced(gold, name, judgement.partial_on) if meant or data else None
+    return _wrong_step(gold, name, judgement)
+
+
+def _raw(gold: Gold, name: str) -> int | None:
+    """The row of a parameter's gradient as the last backward() left it."""
+    node = gold.sim.rows[gold.parameters[name]][0]
+    held = gold.world.ranks[0].notes.cotangents.get(node)
+    return gold.sim.at[0][held[-1]] if held else None
+
+
+def _right(gold: Gold, name: str, row: int) -> bool:
+    tied = gold.placement.tied[name]
+    return gold.parameters[name] in gold.gold and _kinds(gold, name, row, tied) is not None
+
+
+def _kinds(gold: Gold, name: str, row: int, tied: list[str]) -> dict[str, str] | None:
+    """As `Gold.kinds`, but a partial differs across ranks here: equal and too small is wrong."""
+    held = gold.seen[row]
+    kinds = gold.kinds(gold.parameters[name], held, tied)
+    for axis, kind in (kinds or {}).items():
+        if kind == "partial" and same_along(gold.world, held, axis):
+            return None
+    return kinds
+
+
+def _way(gold: Gold, name: str) -> list[int]:
+    """The rows from the raw gradient to the final one, in order."""
+    node = gold.world.ranks[0].grads[name]
+    todo, done = [gold.sim.index[node]] if node is not None else [], set()
+    while todo:
+        row = todo.pop()
+        if row in done or gold.sim.phase[row] != "after":
+            continue
+        done.add(row)
+        todo += gold.sim.sources(row)
+    return sorted(done)
+
+
+def _own_scale(gold: Gold, name: str, judgement: Judged) -> Finding:
+    """A number that scales gradients and is another on each rank, as a norm of the own shards."""
+    rows = [row for row in _way(gold, name) if _is_scalar(gold, row)]
+    differing = [row for row in rows if _axes(gold, row)]
+    roots = [row for row in differing if not _is_part(gold, row)]
+    first = next((row for row in differing if _name(gold, row) in _ROOTS), None)
+    row = first if first is not None else next(iter([*roots, *differing]), None)
+    line = gold.sim.line(row) if row is not None else ""
+    axes = _axes(gold, row) if row is not None else []
+    axis = axes[0] if axes else None
+    return Finding(
+        "LS552",
+        "the gradients are scaled by a number that differs between ranks",
+        line=line,
+        source=source_of(line),
+        axis=axis,
+        got="V",
+        want="I",
+        why=f"{judgement.wrong}; replicas drift apart",
+        fix=f"add up what each rank holds of it over {axis or 'the axis'} before this line: "
+        f'all_reduce(..., "{axis}", src=P, dst=I)',
+        witness="after",
+    )
+
+
+_ROOTS = ("sqrt", "rsqrt", "pow", "sqrt_")
+
+
+def _name(gold: Gold, row: int) -> str:
+    target = gold.sim.rows[row][0].target
+    return str(target).removeprefix("aten.").split(".")[0]
+
+
+def _is_part(gold: Gold, row: int) -> bool:
+    """Whether a number is a part of a sum: what comes of it is reduced later on."""
+    return any("all_reduce" in str(user.target) for user in gold.sim.rows[row][0].users)
+
+
+def _is_scalar(gold: Gold, row: int) -> bool:
+    value = gold.seen[row][0]
+    return isinstance(value, torch.Tensor) and value.numel() == 1
+
+
+def _axes(gold: Gold, row: int) -> list[str]:
+    return [a for a in gold.world.wide if not same_along(gold.world, gold.seen[row], a)]
+
+
+def _wrong_step(gold: Gold, name: str, judgement: Judged) -> Finding:
+    """The first line after which the gradient is neither whole, partial nor own."""
+    tied = gold.placement.tied[name]
+    shape = gold.seen[gold.parameters[name]][0].shape
+    way = [r for r in _way(gold, name) if getattr(gold.seen[r][0], "shape", None) == shape]
+    spoilt = next((row for row in way if not _plausible(gold, name, row, tied)), None)
+    row = spoilt if spoilt is not None else (way[-1] if way else None)
+    line = gold.sim.line(row) if row is not None else ""
+    means = [axis for axis, way_ in gold.meaning.ways.items() if way_ == "mean"]
+    scaled = "times the true one" in judgement.wrong
+    fix = None
+    if scaled and means:
+        fix = f'ls.reduce_grads(model, {means[0]}="mean"): the loss is a mean over {means[0]}'
+    return Finding(
+        "LS551",
+        f"the gradient of {name} is right after backward(), and wrong when the optimizer takes it",
+        line=line,
+        source=source_of(line),
+        axis=means[0] if scaled and means else None,
+        got=f"a gradient that is {judgement.wrong}",
+        want="the derivative of the job's loss, each part counted once",
+        why="what happens to it between is not a reduction of its parts",
+        fix=fix,
+        witness="after",
+    )
+
+
+def _plausible(gold: Gold, name: str, row: int, tied: list[str]) -> bool:
+    """Whether a row is the gradient on its way: as judged, or of a mean scaled already."""
+    if _kinds(gold, name, row, tied) is not None:
+        return True
+    held, true = gold.seen[row], gold.true_final(name, tied)
+    for axis in [None, *tied]:
+        summed = held if axis is None else group_sum(gold.world, held, [axis])
+        if all(same(a, b) for a, b in zip(summed, true, strict=True)):
+            return True
+    return False
