@@ -405,6 +405,7 @@ def changed_inductor_options() -> dict[str, str]:
 
 
 def _is_overridden(entry: Any) -> bool:
+    """Whether an option holds a value that the user set, other than the one it starts with."""
     from torch.utils._config_module import _UNSET_SENTINEL
 
     by_environment = entry.env_value_default is not _UNSET_SENTINEL

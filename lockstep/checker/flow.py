@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 from torch.fx import Node
-from torch.utils._pytree import tree_leaves
 
 from lockstep import _compat
+from lockstep._compat import pytree
 from lockstep.checker.kinds import EQUAL, UNKNOWN, VARYING, ZERO, Kind, kind_of
 from lockstep.checker.rules import find, op_name
 from lockstep.checker.rules.claimed import check_claim, check_move
@@ -241,7 +241,13 @@ class Flow:
     def _differs(self, node: Node) -> bool:
         position = self._position[0][node]
         texts = {
-            str([leaf for leaf in tree_leaves(nodes[position].args) if not isinstance(leaf, Node)])
+            str(
+                [
+                    leaf
+                    for leaf in pytree.tree_leaves(nodes[position].args)
+                    if not isinstance(leaf, Node)
+                ]
+            )
             for nodes in self.graphs.nodes
         }
         places = {
@@ -267,7 +273,7 @@ class Flow:
 
 
 def _nodes_in(node: Node) -> list[Node]:
-    return [leaf for leaf in tree_leaves((node.args, node.kwargs)) if isinstance(leaf, Node)]
+    return [leaf for leaf in pytree.tree_leaves((node.args, node.kwargs)) if isinstance(leaf, Node)]
 
 
 def _each(made: Any, change: Any) -> Any:

@@ -36,6 +36,7 @@ def reshaped(kind: Kind, old: tuple[int, ...], new: tuple[int, ...]) -> tuple[in
     (some have extent 1), one of the old extent is taken.
 
     Example:
+        >>> from lockstep.checker.kinds import shard
         >>> reshaped(shard(2), (2, 3, 8), (6, 8)), reshaped(shard(1), (2, 4), (8,))
         ((1, 1), (0, 2))
     """
