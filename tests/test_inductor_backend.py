@@ -111,6 +111,13 @@ def test_the_same_graph_gives_the_same_program(program: Program) -> None:
     assert lower(trace(STEP, INPUTS), "inductor") == program
 
 
+def test_options_that_no_program_can_have_are_off(program: Program) -> None:
+    import torch._inductor.config as config
+
+    with config.patch({"freezing": True, "cpp_wrapper": True}):
+        assert lower(trace(STEP, INPUTS), "inductor") == program
+
+
 def test_text_and_sources_name_no_place_and_no_compiler(program: Program) -> None:
     for word in (
         "torch._inductor",

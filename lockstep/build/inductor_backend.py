@@ -22,9 +22,12 @@ from lockstep.build.rewrite import Rewritten, rewrite
 from lockstep.build.scalars import lift_weights
 from lockstep.errors import LockstepError, LoweringError, ToolchainError
 
-# Draw what eager draws for a seed; and no line tables, which double the libraries' size and take
-# longer to write.
-_OPTIONS = {"fallback_random": True, "aot_inductor.enable_line_tables": False}
+_OPTIONS = {
+    "fallback_random": True,  # draw what eager draws for a seed
+    "aot_inductor.enable_line_tables": False,  # twice the size, and slower to write
+    "freezing": False,  # it would put the building rank's weights into the program
+    "cpp_wrapper": False,  # the program is Python text
+}
 
 
 def lower_inductor(graph: Lowerable) -> Program:
