@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from types import FunctionType, MethodType, ModuleType
+from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any, Generic, Protocol
 
 import torch
@@ -39,7 +39,8 @@ class Reach:
     `functions` are user code by qualified name, and `mentions` all names in it; `values` are the
     plain values in globals, closures and classes by "module:name", with the mapping that holds each
     (None for a closure or a class); `libraries` are top-level package names; `opaque` are objects
-    that the walk cannot read.
+    that the walk cannot read; `places` are where else a value or a function was read: what has a
+    `get`, the name in it, and what it held.
     """
 
     functions: dict[str, FunctionType] = field(default_factory=dict)
@@ -47,6 +48,7 @@ class Reach:
     values: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     libraries: set[str] = field(default_factory=set)
     opaque: set[str] = field(default_factory=set)
+    places: list[tuple[Any, str, Any]] = field(default_factory=list)
 
     def readable(self, owner: Any) -> Iterator[tuple[str, Any]]:
         """The attributes of an object that the code in reach may read, tensors left out.
@@ -81,6 +83,25 @@ def reach(step: Step, call: Call, state: State) -> Reach:
     for _, optimizer in state.optimizers:
         walk.add("optimizer", type(optimizer))
     return walk.run()
+
+
+class Cell:
+    """A closure's cell, read as a dictionary is."""
+
+    def __init__(self, cell: CellType) -> None:
+        self._cell = cell
+
+    @property
+    def filled(self) -> bool:
+        """Whether it holds anything yet."""
+        try:
+            return self._cell.cell_contents is not self
+        except ValueError:
+            return False
+
+    def get(self, _name: str) -> Any:
+        """What it holds; None where it is empty."""
+        return self._cell.cell_contents if self.filled else None
 
 
 class _Walk:
@@ -134,10 +155,10 @@ class _Walk:
         for name, cell in zip(
             function.__code__.co_freevars, function.__closure__ or (), strict=False
         ):
-            try:
-                self.value(f"{label}:{name}", name, cell.cell_contents, None)
-            except ValueError:
-                continue
+            held = Cell(cell)
+            if held.filled:
+                self.found.places.append((held, name, held.get(name)))
+                self.value(f"{label}:{name}", name, held.get(name), None)
         names = names_in(function.__code__)
         self.mention(names)
         for name in globals_in(function.__code__):
@@ -170,15 +191,19 @@ class _Walk:
                 inner = getattr(value, "__func__", getattr(value, "fget", value))
                 inner = getattr(inner, "__wrapped__", inner)
                 if isinstance(inner, FunctionType):
+                    self.found.places.append((vars(base), name, value))
                     if name in self.found.mentions or name in _OPERATORS:
                         self.add(name, inner)
                     else:
                         self._waiting.setdefault(name, []).append(inner)
                 elif isinstance(value, _PLAIN) and not name.startswith("__"):
+                    self.found.places.append((vars(base), name, value))
                     self.found.values[f"{label}:{name}"] = (value, None)
 
     def value(self, label: str, name: str, value: Any, mapping: Any) -> None:
         if isinstance(value, (FunctionType, MethodType, type, partial)):
+            if mapping is not None:
+                self.found.places.append((mapping, name, value))
             self.add(name, value)
         elif isinstance(value, _PLAIN):
             self.found.values[label] = (value, mapping)

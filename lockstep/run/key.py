@@ -217,6 +217,7 @@ def _watched(call: Call, state: State, found: Reach) -> Iterator[Place]:
     for label, (value, mapping) in found.values.items():
         if mapping is not None:
             yield mapping, label.rpartition(":")[2], value
+    yield from found.places
     for _, optimizer in state.optimizers:
         for group in optimizer.param_groups:
             for key, value in group.items():
