@@ -7,7 +7,7 @@ import itertools
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from lockstep.capture.origin import META, Origin
 from lockstep.capture.state import State, collect
 from lockstep.checker.inputs import input_values, marks_of, said_of
 from lockstep.spmd import mesh as axes
-from lockstep.spmd.claims import recording_claims
+from lockstep.spmd.claims import Recording, recording_claims
 from lockstep.spmd.types import Type
 
 Types = dict[str, Type]
@@ -171,17 +171,49 @@ def _capture_rank(
     with recording_claims() as said:
         args, kwargs = arguments_of(make(made))
     step = Step(function)
-    call = step.call(args, kwargs)
+    return trace_call(step, step.call(args, kwargs), said, made, rank, coordinate)
+
+
+def trace_call(
+    step: Step,
+    call: Call,
+    said: Recording,
+    mesh: Any,
+    rank: int,
+    coordinate: dict[str, int],
+) -> RankTrace:
+    """Capture one call for a check, on the rank that this process is or plays.
+
+    Args:
+        said: the claims that were made while the call's arguments were built.
+        mesh: the rank's DeviceMesh.
+        rank, coordinate: the rank's place in it, row-major.
+
+    Returns:
+        The capture, with the values that the inputs have now; nothing is jittered yet.
+
+    Raises:
+        CaptureError: the step cannot be captured, at its line.
+    """
     state = collect(call)
     checking = Checking()
     graph = capture_call(step, call, state, checking)
+    _charge_to_callers(checking.notes)
     values = input_values(graph, call, state)
     trace = RankTrace(rank, coordinate, graph, values, checking.notes)
     trace.phases = _phases(graph)
     trace.claims = said_of(said, graph, call, state)
-    trace.marks = marks_of(state, made)
+    trace.marks = marks_of(state, mesh)
     _fill(trace, call, state)
     return trace
+
+
+def _charge_to_callers(notes: Notes) -> None:
+    """Charge what an autograd Function computes to the line that applies it: the user's own."""
+    for node, line in notes.outer.items():
+        origin = node.meta.get(META)
+        if origin is not None and line:
+            node.meta[META] = replace(origin, line=line)
 
 
 def arguments_of(made: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
