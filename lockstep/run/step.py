@@ -9,16 +9,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from lockstep import _compat
-from lockstep.build.artifact import Artifact, pack
-from lockstep.build.backends import lower
 from lockstep.build.fingerprint import Fields, differences, digest, fingerprint
 from lockstep.capture.binding import Call, Step
-from lockstep.capture.capture import capture_call
 from lockstep.capture.refusal import refuse
-from lockstep.errors import ArtifactError, ContractError, UsageError
-from lockstep.fleet.obtain import Obtained
+from lockstep.errors import ContractError, UsageError
+from lockstep.run.admit import build, load, short, verify
 from lockstep.run.key import Bound, contract
-from lockstep.run.loader import load_program
 from lockstep.run.modes import ON, instead, mode
 from lockstep.run.session import Session, session
 from lockstep.run.variant import Variant
@@ -132,12 +128,13 @@ class CompiledStep:
             wanted,
             file,
             store,
-            lambda stage: self._build(here, call, bound, wanted, stage),
+            lambda stage: build(self.step, call, bound, wanted, self.backend, here, stage),
             call=self._calls,
-            verify=lambda data: _verify(data, wanted, str(store.path_of(file))),
+            verify=lambda data: verify(data, wanted, str(store.path_of(file))),
         )
         with here.fleet.guard(f"loading {self.name}"):
-            variant = self._load(here, obtained, name, call, bound)
+            variant = load(obtained, self.name, name, here)
+            variant.verify(call, bound)
         self._variants[key] = variant
         self._contracts[name] = words
         self._asked.append(asked)
@@ -181,65 +178,6 @@ class CompiledStep:
             options={"data": self._data},
         )
 
-    def _build(
-        self, here: Session, call: Call, bound: Bound, wanted: Fields, stage: Callable[[str], None]
-    ) -> bytes:
-        seconds: dict[str, float] = {}
-        begin = time.monotonic()
-        stage("capture")
-        graph = capture_call(self.step, call, bound.state)
-        seconds["capture"] = time.monotonic() - begin
-        stage("lower")
-        begin = time.monotonic()
-        program = lower(graph, self.backend)
-        seconds["lower"] = time.monotonic() - begin
-        stage("pack")
-        manifest = {
-            "step": self.step.name,
-            "fingerprint": wanted,
-            "contract": graph.contract(),
-            "schedule": graph.schedule,
-            "nodes": len(graph.gm.graph.nodes),
-            "built": {
-                "time": round(time.time()),
-                "rank": here.rank,
-                "world": here.world,
-                "seconds": {k: round(v, 3) for k, v in seconds.items()},
-            },
-        }
-        import json
-
-        source_map = json.dumps(graph.source_map(), indent=0).encode()
-        return pack(manifest, program, {"source_map.json": source_map}).to_bytes()
-
-    def _load(
-        self, here: Session, obtained: Obtained, name: str, call: Call, bound: Bound
-    ) -> Variant:
-        begin = time.monotonic()
-        artifact = Artifact.from_bytes(obtained.data, obtained.path or self.name)
-        variant = Variant(artifact, load_program(artifact), name)
-        variant.verify(call, bound)
-        seconds = {**obtained.seconds, "load": time.monotonic() - begin}
-        built = artifact.manifest["built"]
-        here.journal.event(
-            "ready",
-            role=obtained.role,
-            step=self.name,
-            variant=name,
-            path=obtained.path,
-            digest=obtained.digest,
-            by=obtained.by,
-            backend=self.backend,
-            bytes=len(obtained.data),
-            nodes=artifact.manifest["nodes"],
-            built=built,
-            mesh=_mesh_sizes(artifact.manifest["fingerprint"]),
-            seconds={k: round(v, 4) for k, v in seconds.items()},
-        )
-        if here.rank == 0:
-            here.say(_told(self.name, name, obtained, built, seconds["load"], here.world))
-        return variant
-
 
 def steps_made() -> list[str]:
     """The names of the compiled steps that were made in this process so far."""
@@ -263,60 +201,9 @@ def refuse_nested(step: CompiledStep) -> None:
         )
 
 
-def _verify(data: bytes, wanted: Fields, where: str) -> None:
-    """Refuse bytes that are damaged, or that hold another program than the wanted one."""
-    artifact = Artifact.from_bytes(data, where)
-    rows = differences(wanted, artifact.manifest.get("fingerprint", {}))
-    if rows:
-        shown = [f"{name}: {_short(got)}" for name, _, got in rows[:8]]
-        raise ArtifactError(
-            f"the artifact is not the one this job wants: {len(rows)} field(s) differ",
-            where=where,
-            got="\n".join(shown),
-            want="\n".join(f"{name}: {_short(want)}" for name, want, _ in rows[:8]),
-            fix="delete it, or unset LOCKSTEP_STORE, and the next start builds the right one",
-        )
-
-
-def _mesh_sizes(wanted: Fields) -> dict[str, int]:
-    return {k.removeprefix("mesh "): v for k, v in wanted.items() if k.startswith("mesh ")}
-
-
 def _rows(known: Fields, words: Fields, side: int) -> str:
     rows = differences(known, words)
-    return "\n".join(f"{row[0]}: {_short(row[side])}" for row in rows[:8])
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 100 else text[:97] + "..."
-
-
-def _told(
-    name: str, variant: str, obtained: Obtained, built: Fields, load: float, world: int
-) -> str:
-    """The one line at start: loaded or built, by whom, how old, in what time, what it saved."""
-    cost = sum(built["seconds"].values())
-    where = f" -> {obtained.path}" if obtained.path else " (kept in no store)"
-    head = f"{name} {variant} [{obtained.digest[:12]}]"
-    if obtained.role == "built" or obtained.by is not None:
-        saved = f"; {world - 1} x {cost:.1f} s saved" if world > 1 else ""
-        return (
-            f"{head}: built by rank {obtained.by} in {cost:.1f} s, loaded by {world} rank(s) in "
-            f"{load:.2f} s{saved}{where}"
-        )
-    age = _age(time.time() - built["time"])
-    return (
-        f"{head}: loaded by {world} rank(s) in {load:.2f} s, built {age} ago by rank "
-        f"{built['rank']} of {built['world']} in {cost:.1f} s; {world} x {cost:.1f} s saved{where}"
-    )
-
-
-def _age(seconds: float) -> str:
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{max(seconds, 0):.0f} s"
+    return "\n".join(f"{row[0]}: {short(row[side])}" for row in rows[:8])
 
 
 @overload
