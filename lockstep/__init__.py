@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lockstep.checker.check import check as check
     from lockstep.errors import LockstepError as LockstepError
     from lockstep.run.step import compile as compile
     from lockstep.run.summary import summary as summary
@@ -46,6 +47,7 @@ _HOME = {
     "all_reduce": "lockstep.spmd.typed_collectives",
     "all_to_all": "lockstep.spmd.typed_collectives",
     "broadcast": "lockstep.spmd.typed_collectives",
+    "check": "lockstep.checker.check",
     "compile": "lockstep.run.step",
     "convert": "lockstep.spmd.typed_collectives",
     "intended": "lockstep.spmd.claims",
@@ -74,6 +76,7 @@ __all__ = [
     "all_reduce",
     "all_to_all",
     "broadcast",
+    "check",
     "compile",
     "convert",
     "intended",

@@ -23,6 +23,7 @@ NAMES = [
     "all_reduce",
     "all_to_all",
     "broadcast",
+    "check",
     "compile",
     "convert",
     "intended",

@@ -79,8 +79,9 @@ class Checking:
         self.notes = Notes()
         self.leaves: list[torch.Tensor] = []
         self._seen: list[torch.Tensor] = []
-        self._hooked: set[int] = set()
+        self._hooked: dict[int, torch.Tensor] = {}  # kept, so that no id is given twice
         self._said: Recording | None = None
+        self._inside = False
 
     @contextlib.contextmanager
     def watching(self, leaves: list[torch.Tensor]) -> Iterator[None]:
@@ -119,12 +120,18 @@ class Checking:
     # -- gradients
 
     def _before_backward(self, original: Any, args: Any, kwargs: Any) -> Any:
+        if self._inside:  # torch calls itself again, and checkpointing runs one inside another
+            return original(*args, **kwargs)
         tensors = args[0] if args else kwargs.get("tensors", kwargs.get("outputs"))
         self._add_roots(tensors, args, kwargs, grad=original.__name__ == "grad")
         for tensor in (*self.leaves, *self._seen):
             self._hook(tensor)
         self._seen.clear()
-        return original(*args, **kwargs)
+        self._inside = True
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self._inside = False
 
     def _add_roots(self, tensors: Any, args: Any, kwargs: Any, grad: bool) -> None:
         at, name = (2, "grad_outputs") if grad else (1, "grad_tensors")
@@ -142,7 +149,7 @@ class Checking:
         node = _compat.node_of(tensor)
         if node is None:
             return
-        self._hooked.add(id(tensor))
+        self._hooked[id(tensor)] = tensor
         self.notes.cuts.discard(node)
         tensor.register_hook(functools.partial(self._label, node))
 

@@ -114,11 +114,12 @@ class Gold:
 
     def _job_loss(self, values: Values) -> torch.Tensor | None:
         """What all ranks' backward() differentiate together: sums over axes of partial losses."""
-        share = 1.0
-        for axis, way in self.meaning.ways.items():
-            share /= self.world.mesh[axis] if way == "same" else 1
         total: torch.Tensor | None = None
-        for root, seed in self.world.ranks[0].notes.roots:
+        roots = zip(self.world.ranks[0].notes.roots, self.meaning.roots, strict=True)
+        for (root, seed), ways in roots:
+            share = 1.0
+            for axis, way in ways.items():
+                share /= self.world.mesh[axis] if way == "same" else 1
             row = self.sim.at[0][root]
             weights = None
             if seed is not None:

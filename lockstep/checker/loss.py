@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from lockstep.checker.compare import same_along
 from lockstep.checker.finding import Finding
-from lockstep.checker.simulate import Simulation, Values, op_name
 from lockstep.checker.lines import source_of
+from lockstep.checker.simulate import Simulation, Values, op_name
 from lockstep.spmd.types import Type
 
 # A pending sum stays one through these.
@@ -20,34 +20,49 @@ _LINEAR = {
 
 @dataclass
 class Meaning:
-    """Per axis: "same" (each rank computes the one loss), "sum" or "mean" of the ranks' own."""
+    """How losses combine, per axis: "same" (each rank has the one loss), "sum" or "mean" of parts.
 
-    ways: dict[str, str] = field(default_factory=dict)
+    Args:
+        roots: for each backward() in order.
+    """
+
+    roots: list[dict[str, str]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    axes: tuple[str, ...] = ()
+
+    @property
+    def ways(self) -> dict[str, str]:
+        """Of all backwards together: a mean along an axis if one of them is one, and so on."""
+        found = dict.fromkeys(self.axes, "same")
+        for way in ("sum", "mean"):
+            found |= {a: way for root in self.roots for a, held in root.items() if held == way}
+        return found
 
 
 def loss_meaning(sim: Simulation, seen: Values) -> Meaning:
     """Read how losses combine from claims of P, else from whether all ranks hold the same number.
 
+    What a check itself differentiates, of a step without a loss, is a sum where it varies.
+
     Args:
         seen: the values of the traced run.
     """
-    meaning = Meaning({axis: "same" for axis in sim.world.mesh})
-    if not sim.world.ranks[0].notes.roots:
-        return meaning
-    said: dict[str, Type] = {}
-    for root, _ in sim.world.ranks[0].notes.roots:
-        said = {**claims_behind(sim, sim.at[0][root]), **said}
-    for axis in sim.world.wide:
-        kind = said.get(axis)
-        if kind is not None and kind.kind == "P":
-            meaning.ways[axis] = kind.factor or "sum"
-            continue
-        for root, _ in sim.world.ranks[0].notes.roots:
-            row = sim.at[0][root]
-            if not same_along(sim.world, seen[row], axis):
-                meaning.findings.append(_undeclared(sim, row, axis))
-                break
+    meaning = Meaning(axes=tuple(sim.world.mesh))
+    trace = sim.world.ranks[0]
+    for root, seed in trace.notes.roots:
+        row = sim.at[0][root]
+        said = claims_behind(sim, row)
+        ways = dict.fromkeys(sim.world.mesh, "same")
+        meaning.roots.append(ways)
+        for axis in sim.world.wide:
+            kind = said.get(axis)
+            if kind is not None and kind.kind == "P":
+                ways[axis] = kind.factor or "sum"
+            elif not same_along(sim.world, seen[row], axis):
+                if seed is not None:
+                    ways[axis] = "sum"
+                elif all(known.axis != axis for known in meaning.findings):
+                    meaning.findings.append(_undeclared(sim, row, axis))
     return meaning
 
 

@@ -66,7 +66,7 @@ def collectives(trace: RankTrace) -> list[Called]:
             continue
         names = [argument.name for argument in _compat.schema(node.target).arguments]
         origin = node.meta.get(META)
-        line = trace.notes.outer.get(node) or (origin.line if origin is not None else "")
+        line = origin.line if origin is not None else ""
         extra = [str(arg) for arg in node.args[1:] if isinstance(arg, (str, int))]
         found.append(
             Called(

@@ -64,11 +64,8 @@ class Simulation:
         return len(self.world.ranks)
 
     def line(self, row: int) -> str:
-        """The user's line of a row, on rank 0; of what a Function computes, where it is applied."""
-        node = self.rows[row][0]
-        outer = self.world.ranks[0].notes.outer.get(node)
-        origin = node.meta.get(META)
-        return outer or (origin.line if origin is not None else "")
+        """The user's line of a row, on rank 0."""
+        return _line(self.rows[row][0])
 
     def sources(self, row: int) -> list[int]:
         """The rows that a row comes from, on rank 0: what it reads, and what is written to it."""
@@ -255,4 +252,4 @@ def _same_structure(graphs: list[list[Node]]) -> None:
 
 def _line(node: Node) -> str:
     origin = node.meta.get(META)
-    return origin.line if origin is not None else "its end"
+    return origin.line if origin is not None else ""

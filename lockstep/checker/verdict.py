@@ -1,0 +1,123 @@
+"""The verdict: who decides, which finding comes first, and what a pass establishes.
+
+Gold gradients, the twin, the order and the random draws decide. Types explain; they decide alone
+only where no twin can run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+
+from lockstep.checker.finding import Finding
+from lockstep.checker.gold import Gold, Judged
+from lockstep.checker.twin import Twin
+from lockstep.checker.types import Typing
+from lockstep.checker.world import World
+
+
+@dataclass
+class Witnesses:
+    """What each witness said.
+
+    Args:
+        loss: what is wrong with the loss or the inputs themselves, before any gradient.
+        apart: how the ranks' programs differ in structure, if they do; then no one else is asked.
+        unknown: why there are no true gradients, if there are none.
+    """
+
+    order: list[Finding] = field(default_factory=list)
+    randomness: list[Finding] = field(default_factory=list)
+    loss: list[Finding] = field(default_factory=list)
+    backward: list[Finding] = field(default_factory=list)
+    after: list[Finding] = field(default_factory=list)
+    typing: Typing = field(default_factory=Typing)
+    twin: Twin = field(default_factory=lambda: Twin(why_not="not asked"))
+    judged: dict[str, Judged] = field(default_factory=dict)
+    gold: Gold | None = None
+    undecided: list[str] = field(default_factory=list)
+    apart: str = ""
+    unknown: str = ""
+
+    @property
+    def fails(self) -> bool:
+        """Whether the step is wrong."""
+        if self.order or self.randomness or self.loss or self.backward or self.after:
+            return True
+        if self.twin.findings:
+            return True
+        return bool(self.twin.why_not and self.typing.findings)
+
+
+def choose(seen: Witnesses) -> list[Finding]:
+    """The findings to print, the most telling first; none where the step is right.
+
+    A forward that is wrong makes gradients wrong: then what explains the forward is told, and the
+    gradients are left out. Findings of several witnesses on one line are one.
+    """
+    if not seen.fails:
+        return []
+    types = seen.typing.findings
+    first = [*seen.order, *seen.randomness]
+    if seen.order:
+        return _distinct(first)
+    if seen.loss or seen.twin.loss_differs:
+        forward = [*first, *types[:2]] if not first else first
+        return _distinct(forward or seen.twin.findings or seen.loss)
+    located = [_explained(finding, types) for finding in (*seen.backward, *seen.after)]
+    found = [*first, *located]
+    return _distinct(found or types[:2] or seen.twin.findings)
+
+
+def _explained(finding: Finding, types: list[Finding]) -> Finding:
+    """A finding in the words of the types, where they say the same of the same line."""
+    for told in types:
+        if told.line == finding.line and told.axis in (finding.axis, None):
+            related = dict.fromkeys([*told.related, *finding.related])
+            fix = told.fix or finding.fix
+            return dataclasses.replace(
+                told, witness=finding.witness, fix=fix, related=tuple(related)
+            )
+    return finding
+
+
+def _distinct(findings: list[Finding]) -> list[Finding]:
+    found: dict[tuple[str, str | None, str], Finding] = {}
+    for finding in findings:
+        found.setdefault((finding.line, finding.axis, finding.code), finding)
+    return list(found.values())
+
+
+def established(world: World, seen: Witnesses, pending: dict[str, str]) -> list[str]:
+    """What holds, and under what."""
+    mesh = " x ".join(f"{axis}={size}" for axis, size in world.mesh.items())
+    lines = []
+    if not seen.order:
+        count = len(world.ranks[0].graph.schedule)
+        lines.append(f"order: {count} collectives, the same on each of {len(world.ranks)} ranks")
+    if seen.apart:
+        return [*lines, f"gradients: not judged, the ranks' programs differ: {seen.apart}"]
+    if seen.unknown:
+        lines.append(f"gradients: {seen.unknown}")
+    right = [name for name, j in seen.judged.items() if not j.wrong and j.exercised]
+    if right and not (seen.loss or seen.twin.loss_differs):
+        lines.append(
+            f"gradients: {len(right)} of {len(seen.judged)} parameters' are the derivative"
+        )
+    idle = [name for name, j in seen.judged.items() if not j.exercised and not j.wrong]
+    if idle:
+        lines.append(f"not exercised, their gradient is 0 here: {', '.join(idle)}")
+    if seen.twin.why_not:
+        lines.append(f"one rank: not compared, {seen.twin.why_not}")
+    elif not seen.twin.findings:
+        what = ", ".join(dict.fromkeys(seen.twin.compared)) or "nothing"
+        lines.append(f"one rank: the same numbers for {what}")
+    for reason, name, *_ in world.ranks[0].notes.intents:
+        lines.append(f"taken as meant: the gradient of {name} ({reason})")
+    if seen.gold is not None and seen.gold.meaning.roots:
+        ways = seen.gold.meaning.ways
+        said = ", ".join(f"{axis}: {way}" for axis, way in ways.items() if axis in world.wide)
+        lines.append(f"under: mesh {mesh}; loss {said or 'of one rank'}; these sizes, this path")
+    if pending:
+        lines.append("pending: " + ", ".join(f"{way} over {axis}" for axis, way in pending.items()))
+    return lines

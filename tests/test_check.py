@@ -1,0 +1,138 @@
+"""All witnesses together: right programs pass, each fault is one finding at its line."""
+
+from __future__ import annotations
+
+import functools
+import json
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+import lockstep as ls
+from lockstep.checker.finding import Report
+from tests.checker_cases import CASES, Held, copy_in, random, reduce_out
+
+
+@functools.cache
+def report(name: str, fault: str = "") -> Report:
+    make_step, make, mesh, _ = CASES[name]
+    return ls.check(make_step(fault), make, mesh=mesh)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_right_programs_pass_and_say_what_was_established(name: str):
+    found = report(name)
+    assert found.ok, str(found)
+    told = "\n".join(found.established)
+    assert "are the derivative" in told and "one rank: the same numbers for the loss" in told
+    assert "these sizes, this path" in told
+
+
+# name, fault -> axis, and how the line begins
+EXPECTED = {
+    ("tensor_parallel", "no copy"): ("tp", "p = F.linear(F.gelu(F.linear(e"),
+    ("tensor_parallel", "no reduce"): ("tp", "loss = ((y + h)"),
+    ("tensor_parallel", "to R"): ("tp", "y = p if fault"),
+    ("tensor_parallel", "twice"): ("tp", "y = reduce_out(y)"),
+    ("sequence_parallel", "no hook"): ("tp", "h = m.x * m.g"),
+    ("data_parallel", "one left"): ("dp", "e = F.linear("),
+    ("data_parallel", "unsaid"): ("dp", "loss = e.mean()"),
+    ("data_parallel", "sum"): ("dp", "p.grad /= 1"),
+    ("order", "swapped"): ("tp", "sums = {name"),
+    ("clipping", "own norm"): ("tp", "norm = torch.sqrt("),
+    ("dropout", "own seed"): ("tp", "h = F.dropout("),
+}
+
+
+@pytest.mark.parametrize(("name", "fault"), EXPECTED)
+def test_each_fault_is_one_finding_at_its_line(name: str, fault: str):
+    axis, source = EXPECTED[name, fault]
+    (finding,) = report(name, fault).findings
+    assert finding.axis == axis and finding.source.startswith(source), str(finding)
+
+
+def test_every_fault_of_the_cases_is_expected():
+    assert {(name, fault) for name, case in CASES.items() for fault in case[3]} == set(EXPECTED)
+
+
+def test_a_report_is_json():
+    text = json.dumps(report("order", "swapped").to_json())
+    assert json.loads(text)["findings"][0]["code"] == "LS510"
+
+
+def _masked(m: Held, tokens: torch.Tensor) -> torch.Tensor:
+    """A vocabulary cut over tp: rows of other ranks must be zero before the reduction."""
+    rows = m.table.shape[0]
+    start = dist.get_rank() * rows
+    local = (tokens - start).clamp(0, rows - 1)
+    found = F.embedding(local, m.table)
+    if m.mask:
+        inside = (tokens >= start) & (tokens < start + rows)
+        found = found * inside.unsqueeze(-1)
+    loss = (reduce_out(found) ** 2).sum()
+    loss.backward()
+    return loss
+
+
+@pytest.mark.parametrize("mask", [True, False])
+def test_a_forward_that_is_wrong_everywhere_shows_beside_one_rank(mask: bool):
+    def make(mesh: object) -> object:
+        held = Held(mesh, table=(random(0, 8, 4), ls.S(0)))
+        held.mask = mask
+        return held, torch.tensor([0, 3, 5, 7])
+
+    found = ls.check(_masked, make, mesh={"tp": 2})
+    assert found.ok is mask, str(found)
+
+
+def test_a_step_without_a_backward_is_differentiated():
+    def right(m: Held, x: torch.Tensor) -> torch.Tensor:
+        return reduce_out(F.linear(F.linear(copy_in(x * m.g), m.w1), m.w2))
+
+    def wrong(m: Held, x: torch.Tensor) -> torch.Tensor:
+        return reduce_out(F.linear(F.linear(x * m.g, m.w1), m.w2))
+
+    def make(mesh: object) -> object:
+        tensors = {"g": (random(1, 8), ls.I), "w1": (random(2, 16, 8), ls.S(0))}
+        return Held(mesh, **tensors, w2=(random(3, 8, 16), ls.S(1))), random(0, 4, 8)
+
+    assert ls.check(right, make, mesh={"tp": 2}).ok
+    (finding,) = ls.check(wrong, make, mesh={"tp": 2}).findings
+    assert finding.axis == "tp" and "F.linear(x * m.g" in finding.source
+
+
+def test_a_module_may_be_given_itself():
+    found = ls.check(nn.Linear(4, 2), lambda mesh: random(0, 3, 4), mesh={"tp": 2})
+    assert found.ok and "2 of 2 parameters'" in "\n".join(found.established)
+
+
+def test_later_reductions_are_said():
+    make_step, make, mesh, _ = CASES["data_parallel"]
+    assert not ls.check(make_step("none"), make, mesh=mesh).ok
+    found = ls.check(make_step("none"), make, mesh=mesh, pending={"dp": "mean"})
+    assert found.ok and "pending: mean over dp" in found.established
+
+
+def _by_rank(x: torch.Tensor) -> torch.Tensor:
+    return x + 1 if dist.get_rank() else x * 2
+
+
+def test_programs_that_differ_are_not_called_right():
+    found = ls.check(_by_rank, lambda mesh: torch.ones(2), mesh={"tp": 2})
+    assert "not judged, the ranks' programs differ" in "\n".join(found.established)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"mesh": {"tp": 2}, "data": "dp"}, "no mesh axis dp"),
+        ({"mesh": {"tp": 2}, "pending": {"tp": "max"}}, "pending tp='max'"),
+        ({"mesh": {}}, "mesh={}"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(options: dict, told: str):
+    with pytest.raises(ls.LockstepError, match=told):
+        ls.check(_by_rank, lambda mesh: torch.ones(2), **options)
