@@ -15,7 +15,7 @@ from torch.fx import Node
 
 from lockstep import _compat
 from lockstep._compat import pytree
-from lockstep.checker.kinds import EQUAL, UNKNOWN, VARYING, ZERO, Kind, kind_of
+from lockstep.checker.kinds import EQUAL, PARTIAL, UNKNOWN, VARYING, ZERO, Kind, kind_of
 from lockstep.checker.rules import find, op_name
 from lockstep.checker.rules.claimed import check_claim, check_move
 from lockstep.checker.rules.context import Context, Fault, is_tensor, shape_of
@@ -77,7 +77,7 @@ class Flow:
             elif node.op == "call_function":
                 self._visit(i, node)
             elif node.op == "get_attr":
-                self.kinds[node] = EQUAL
+                self.kinds[node] = _constant(node)
         return self
 
     def _visit(self, i: int, node: Node) -> None:
@@ -193,6 +193,9 @@ class Flow:
             return replace(kind, power=of.power, flat=kind.flat)
         if of.tag == "S" and kind.tag in "EV?" and shape_of(value) == shape_of(node):
             return replace(of, power=kind.power, note="")
+        if of.tag == "E" and kind.tag == "S" and kind.before == 1:
+            if shape_of(node) and shape_of(node)[kind.dim] == 1:
+                return replace(PARTIAL, power=kind.power)  # the sum over one row left no trace
         return kind
 
     # -- writes
@@ -270,6 +273,13 @@ class Flow:
                 kept, self.faults = self.faults, []
                 self.kinds[view] = self._typed(view, peers)
                 self.faults = kept
+
+
+def _constant(node: Node) -> Kind:
+    module = node.graph.owning_module
+    value = getattr(module, str(node.target), None) if module is not None else None
+    zero = isinstance(value, torch.Tensor) and not value.any()
+    return ZERO if zero else EQUAL
 
 
 def _nodes_in(node: Node) -> list[Node]:

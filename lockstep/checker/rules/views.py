@@ -42,6 +42,8 @@ def reshaped(kind: Kind, old: tuple[int, ...], new: tuple[int, ...]) -> tuple[in
     """
     blocks = prod(old[: kind.dim]) * kind.before
     fits = [d for d in range(len(new)) if prod(new[:d]) == blocks]
+    if 1 < len(old) < len(new) and kind.before == 1 and new[: kind.dim] == old[: kind.dim]:
+        return kind.dim, 1  # one head a rank: the dimension was split where it stood
     if fits and kind.before == 1:
         same = [d for d in fits if new[d] == old[kind.dim]]
         return (same or [d for d in fits if new[d] > 1] or fits)[0], 1

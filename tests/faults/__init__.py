@@ -1,0 +1,1 @@
+"""Wrong training programs and their right twins, checked: `python -m tests.faults [FOLDER]`."""
