@@ -22,7 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from lockstep import _compat
 from lockstep.capture.hooks import swapped
-from lockstep.capture.origin import META, line_of, short_path, user_frame
+from lockstep.capture.origin import META, is_user_file, line_of, short_path, user_frame
 from lockstep.spmd.claims import Place, Recording, in_phase, recording_claims
 from lockstep.spmd.types import Type
 
@@ -59,6 +59,7 @@ class Notes:
         draws: random nodes in order, with the state of the generator before each.
         cuts: forward nodes through which the user lets no gradient flow (detach, no_grad).
         outer: a node made inside an autograd Function -> the line that applied the Function.
+        functions: such a node -> the user's Function by name, and where its backward is.
     """
 
     claims: list[NodeClaim] = field(default_factory=list)
@@ -70,6 +71,7 @@ class Notes:
     draws: list[tuple[Node, torch.Tensor]] = field(default_factory=list)
     cuts: set[Node] = field(default_factory=set)
     outer: dict[Node, str] = field(default_factory=dict)
+    functions: dict[Node, tuple[str, str]] = field(default_factory=dict)
 
 
 class Checking:
@@ -183,9 +185,11 @@ class Checking:
         if origin is None or origin.phase != "forward":
             return
         if not grad_mode or func is torch.ops.aten.detach.default:
-            inside, line = _dissolved()
+            inside, line, function = _dissolved()
             if inside:
                 self.notes.outer.update(dict.fromkeys([maker, *nodes], line))
+                if function is not None:
+                    self.notes.functions.update(dict.fromkeys([maker, *nodes], function))
             else:
                 self.notes.cuts.update([maker, *nodes])
         self._seen += [t for t in tensors if t.is_floating_point() or t.is_complex()]
@@ -214,31 +218,41 @@ def _generator_state() -> torch.Tensor:
     return state
 
 
-def _dissolved() -> tuple[bool, str]:
-    """Whether the code that runs is inside an autograd Function or a collective; who called that.
+def _dissolved() -> tuple[bool, str, tuple[str, str] | None]:
+    """Whether the code that runs is inside an autograd Function or a collective; by whom called.
 
     Those run without gradients, and what they do is part of the derivative all the same.
     """
     frame: FrameType | None = sys._getframe(1)
-    codes, inside = _function_codes(), None
+    codes, inside, function = _function_codes(), None, None
     while frame is not None:
         code = frame.f_code
         if code in codes or code.co_filename in _INSIDE:
-            inside = frame.f_back
+            inside, function = frame.f_back, codes.get(code)
         frame = frame.f_back
-    return inside is not None, line_of(user_frame(inside))
+    named = _named(function) if function is not None else None
+    return inside is not None, line_of(user_frame(inside)), named
 
 
-def _function_codes() -> set[Any]:
+def _function_codes() -> dict[Any, Any]:
     """The code of every autograd Function's forward: its `apply` leaves no Python frame."""
-    codes, todo = set(), list(torch.autograd.Function.__subclasses__())
+    codes: dict[Any, Any] = {}
+    todo = list(torch.autograd.Function.__subclasses__())
     while todo:
         kind = todo.pop()
         todo += kind.__subclasses__()
         code = getattr(kind.forward, "__code__", None)
         if code is not None:
-            codes.add(code)
+            codes[code] = kind
     return codes
+
+
+def _named(function: Any) -> tuple[str, str] | None:
+    """A user's Function by name, and the line of its backward."""
+    code = getattr(function.backward, "__code__", None)
+    if code is None or not is_user_file(code.co_filename):
+        return None
+    return function.__qualname__, f"{short_path(code.co_filename)}:{code.co_firstlineno}"
 
 
 def place_line(place: Place) -> str:

@@ -41,6 +41,9 @@ def missing_conversion(
             witness="gold",
             related=_others(used, maker),
         )
+    function = _function_of(gold, forward) if forward is not None else None
+    if function is not None:
+        return _forgetful(gold, function, forward, axis, used)
     name = value_name(gold, forward) if forward is not None else "the operand"
     line = used or (sim.line(forward) if forward is not None else "")
     related = _others(sim.line(forward) if forward is not None else "", line)
@@ -57,6 +60,30 @@ def missing_conversion(
         fix=_conversion(line, name, axis),
         witness="gold",
         related=related,
+    )
+
+
+def _function_of(gold: Gold, row: int | None) -> tuple[str, str] | None:
+    """The user's autograd Function that gave a forward value, and the line of its backward."""
+    functions = gold.world.ranks[0].notes.functions
+    return functions.get(gold.sim.rows[row][0]) if row is not None else None
+
+
+def _forgetful(
+    gold: Gold, function: tuple[str, str], forward: int | None, axis: str, used: str
+) -> Finding:
+    line = gold.sim.line(forward) if forward is not None else ""
+    return Finding(
+        "LS536",
+        f"the backward of {function[0]} does not add up what the ranks of {axis} give it",
+        line=line,
+        source=source_of(line),
+        axis=axis,
+        got="a partial gradient, passed on as it is",
+        want=f"an all-reduce over {axis} in its backward",
+        why="its result is used differently on each rank, and its input is the same on all",
+        witness="gold",
+        related=tuple(at for at in dict.fromkeys((function[1], used)) if at and at != line),
     )
 
 

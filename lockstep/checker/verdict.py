@@ -70,9 +70,10 @@ def choose(seen: Witnesses) -> list[Finding]:
 
 
 def _explained(finding: Finding, types: list[Finding]) -> Finding:
-    """A finding in the words of the types, where they say the same of the same line."""
+    """A finding in the words of the types, where what they say is about the same line."""
     for told in types:
-        if told.line == finding.line and told.axis in (finding.axis, None):
+        mentioned = finding.line in (told.line, *told.related)
+        if mentioned and told.axis in (finding.axis, None):
             related = dict.fromkeys([*told.related, *finding.related])
             fix = told.fix or finding.fix
             return dataclasses.replace(
@@ -82,9 +83,10 @@ def _explained(finding: Finding, types: list[Finding]) -> Finding:
 
 
 def _distinct(findings: list[Finding]) -> list[Finding]:
-    found: dict[tuple[str, str | None, str], Finding] = {}
+    """One finding a line and axis: what a fault entails on its own line is not told again."""
+    found: dict[tuple[str, str | None], Finding] = {}
     for finding in findings:
-        found.setdefault((finding.line, finding.axis, finding.code), finding)
+        found.setdefault((finding.line, finding.axis), finding)
     return list(found.values())
 
 

@@ -60,6 +60,9 @@ class Place:
 
     @classmethod
     def of(cls, frame: FrameType) -> Place:
+        """Return where a frame is; a helper that assigns `__tracebackhide__` is its caller."""
+        while "__tracebackhide__" in frame.f_code.co_varnames and frame.f_back is not None:
+            frame = frame.f_back
         return cls(frame.f_code.co_filename, frame.f_lineno)
 
 
