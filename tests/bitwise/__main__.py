@@ -21,7 +21,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bitwise", description=__doc__)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2], help="world sizes")
     parser.add_argument("--quick", action="store_true", help="a small part, without inductor")
-    parser.add_argument("--limit", type=float, default=900.0, help="seconds a world size may take")
+    parser.add_argument("--limit", type=float, default=3600.0, help="seconds a world size may take")
     asked = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 120)
     worlds: dict[int, list[Row]] = {}

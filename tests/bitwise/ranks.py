@@ -59,7 +59,7 @@ def trainings(inside: bool, orders: int, steps: int, backends: tuple[str, ...]) 
     function = training.whole_step if inside else training.loss_step
     place = "inside" if inside else "outside"
     ways = {backend: compiled(function, backend) for backend in backends}
-    own = OwnCompile(function, "inductor")
+    own = OwnCompile(function)
     for order in range(orders):
         case = f"{steps} steps, AdamW {place}, data order {order + 1}"
         begin = time.monotonic()
