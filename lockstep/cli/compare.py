@@ -65,7 +65,7 @@ def _print(found: object, json: bool) -> None:
     if json:
         print(as_json(found))  # type: ignore[arg-type]
     else:
-        show(found, Console() if sys.stdout.isatty() else Console(width=100))  # type: ignore[arg-type]
+        show(found, Console() if sys.stdout.isatty() else Console(width=110))  # type: ignore[arg-type]
 
 
 def _empty(folder: Path) -> Path:

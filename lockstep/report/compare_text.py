@@ -57,7 +57,14 @@ def ranks_table(rows: list[Row]) -> Table:
 
 def _table(title: str, *columns: str) -> Table:
     return Table(
-        "way", "start", *columns, title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False
+        "way",
+        "start",
+        *columns,
+        title=title,
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
     )
 
 
