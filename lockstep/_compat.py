@@ -531,6 +531,14 @@ def module_tables(module: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str
     return module._parameters, module._buffers, module._modules
 
 
+def note_step(optimizer: Any) -> None:
+    """Say that an optimizer has made a step, as its own method does where a schedule watches it.
+
+    Else `scheduler.step()` warns that it was called first.
+    """
+    optimizer._opt_called = True
+
+
 @contextlib.contextmanager
 def without_step_hooks(optimizer: Any) -> Iterator[None]:
     """Run an optimizer's step without the hooks that others have put around it."""

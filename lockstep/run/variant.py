@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from lockstep import _compat
 from lockstep._compat import pytree
 from lockstep.build.artifact import Artifact
 from lockstep.capture.binding import Call, describe
@@ -47,6 +48,8 @@ class Variant:
         passed = list(inputs)
         outputs = self._program(inputs)
         plan.apply(outputs, passed)
+        for _, optimizer in bound.state.optimizers:
+            _compat.note_step(optimizer)
         leaves = [
             outputs[index] if kind == "output"
             else passed[index] if kind == "input"
