@@ -16,9 +16,10 @@ from lockstep.checker.finding import Finding
 from lockstep.checker.flow import Flow
 from lockstep.checker.graphs import aligned, graphs_of
 from lockstep.checker.kinds import Kind
+from lockstep.checker.repairs import Repair
 from lockstep.checker.rules.context import Fault
 from lockstep.checker.ties import Ties
-from lockstep.checker.wording import Repair, Writer
+from lockstep.checker.wording import Writer
 from lockstep.checker.world import World
 from lockstep.spmd.types import Type
 

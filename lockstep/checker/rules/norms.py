@@ -33,7 +33,7 @@ def whole_axis(ctx: Context, x: Operand) -> None:
     """Object to a normalisation over a dimension of which each rank holds a shard."""
     if ctx.forward:
         ctx.fault(
-            "LS510",
+            "LS519",
             f"{ctx.op.strip('_')} over a sharded dimension",
             "each rank normalises its own shard by itself; the statistics have to span all ranks",
             x,
