@@ -24,7 +24,10 @@ _DEPTH = 3
 _SCALARS = (int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, dict, set, tuple)
 # What torch itself keeps in modules and optimizers, and changes as it runs.
-_TORCHS = ("_opt_called", "_step_count", "_parameters", "_buffers", "state")
+_TORCHS = (
+    "_opt_called", "_step_count", "_parameters", "_buffers", "state",
+    "_flat_weights", "_flat_weight_refs",  # of an LSTM and kin, which renew them by themselves
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
