@@ -1,4 +1,4 @@
-"""torch's recurrent layers keep a list of their own weights and renew it: no change of the step's."""
+"""torch's recurrent layers renew a list of their own weights: no change of the step's."""
 
 from __future__ import annotations
 
