@@ -224,7 +224,8 @@ def test_a_failure_after_the_capture_is_told(capsys):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "needs --capture"),
+        (["--capture", "--mesh", "dp=2"], "--capture prints text, of the script's own mesh"),
+        (["--capture", "--json"], "--capture prints text, of the script's own mesh"),
         (["--capture", "--world-size", "0"], "--world-size 0"),
         (["--capture", "--calls", "0"], "--calls 0"),
     ],

@@ -15,7 +15,10 @@ from tests.sources import ROOT
 
 WORDS: dict[str, list[str]] = {
     "show": ["FILE"],
-    "check": ["SCRIPT", "ARGS", "--capture", "--world-size", "--calls", "--timeout"],
+    "check": [
+        *("SCRIPT", "ARGS", "--world-size", "--mesh", "--json", "--format", "--capture"),
+        *("--calls", "--timeout"),
+    ],
     "compare": ["SCRIPT", "ARGS", "--nproc-per-node", "--json", "--timeout", "--keep"],
 }
 

@@ -135,6 +135,18 @@ def _whole_index(
     return total
 
 
+def same_batch(world: World, axis: str) -> list[str]:
+    """The arguments that all ranks along an axis were given the same value of."""
+    found = []
+    for at, spec in enumerate(world.ranks[0].graph.inputs):
+        values = [trace.inputs[at] for trace in world.ranks]
+        if spec.kind != "arg" or world.mesh[axis] == 1 or not values[0].dim():
+            continue
+        if all(same(values[g[0]], values[r]) for g in world.groups([axis]) for r in g):
+            found.append(spec.name)
+    return found
+
+
 def own_batches(world: World, data: tuple[str, ...]) -> None:
     """Give the ranks along data axes a batch each, where they were built with the same one.
 
@@ -144,9 +156,7 @@ def own_batches(world: World, data: tuple[str, ...]) -> None:
     for axis in data:
         for at, spec in enumerate(world.ranks[0].graph.inputs):
             values = [trace.inputs[at] for trace in world.ranks]
-            if spec.kind != "arg" or world.mesh[axis] == 1 or not values[0].dim():
-                continue
-            if not all(same(values[g[0]], values[r]) for g in world.groups([axis]) for r in g):
+            if spec.name not in same_batch(world, axis):
                 continue
             for rank, value in enumerate(values):
                 place = world.ranks[rank].coordinate[axis]

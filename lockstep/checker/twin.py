@@ -57,6 +57,11 @@ def judge(
         one = capture_world(step, make, dict.fromkeys(world.mesh, 1))
     except (LockstepError, RuntimeError, ValueError, IndexError, AssertionError) as error:
         return Twin(why_not=f"the step does not run on one rank: {str(error).splitlines()[0]}")
+    return beside(world, gold, one)
+
+
+def beside(world: World, gold: Gold, one: World) -> Twin:
+    """Compare the results with those of the same step's capture on one rank; see `judge`."""
     maps, why_not = _match_inputs(world, one, gold)
     if why_not:
         return Twin(why_not=why_not)

@@ -61,6 +61,9 @@ def choose(seen: Witnesses) -> list[Finding]:
     first = [*seen.order, *seen.randomness]
     if seen.order:
         return _distinct(first)
+    contradicted = [finding for finding in seen.loss if finding.code == "LS534"]
+    if contradicted:  # whatever else is said was said of values that are not as claimed
+        return _distinct([*first, *contradicted])
     if seen.loss or seen.twin.loss_differs:
         forward = [*first, *types[:2]] if not first else first
         return _distinct(forward or seen.twin.findings or seen.loss)

@@ -1,9 +1,10 @@
-"""`lockstep check`: what stands between a script's steps and one program for all ranks."""
+"""`lockstep check`: are a script's gradients right, and can its steps be one program?"""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -17,36 +18,71 @@ def check(
         tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="-- ARGS")
     ] = (),
     /,
+    world_size: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None,
+    mesh: str = "",
+    json: bool = False,
+    format: Literal["text", "github"] = "text",
     capture: bool = False,
-    world_size: int = 1,
-    calls: int = 50,
+    calls: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None,
     timeout: float = 600.0,
 ) -> int:
-    """List what keeps a script's steps from being captured, each at its line.
+    """Judge the gradients of a script's steps on a small job of this machine's CPU.
 
-    Runs the script in one process, with nothing compiled, until each step was called once.
+    The script's set-up runs on real gloo processes, as under torchrun. Each step is captured on
+    every rank at its first call, and all ranks are then judged together; no step communicates.
 
     Args:
         script: the training script.
         arguments: its own arguments, after --.
-        capture: look at the capture alone; needed, since it is all that is checked yet.
-        world_size: ranks that the script sees; the others need not be there.
-        calls: calls of steps after which the script is left at the latest.
+        world_size: ranks of the job; 2 unless the mesh says it. For a capture 1, and only seen.
+        mesh: sizes in place of those that the script gives ls.mesh, such as dp=2,tp=2.
+        json: print one JSON object in place of text.
+        format: github prints annotations for a pull request.
+        capture: list only what keeps the steps from being captured, in one process.
+        calls: of steps, after which the script is left; 1, and 50 for a capture. With more than
+            one, steps run between: a wrong one may hang, or fail by itself.
         timeout: seconds after which it is stopped.
     """
     path = readable(script, "a training script")
-    if not capture:
+    if capture and (mesh or json or format != "text"):
+        raise UsageError("--capture prints text, of the script's own mesh", fix="leave it out")
+    from lockstep.spmd.mesh import parse_sizes
+
+    sizes = parse_sizes(mesh, "--mesh")
+    ranks = _ranks(world_size, sizes, 1 if capture else 2)
+    most = calls if calls is not None else (50 if capture else 1)
+    if ranks < 1 or most < 1 or timeout <= 0:
         raise UsageError(
-            "lockstep check needs --capture", want="--capture: it is all that is checked yet"
-        )
-    if world_size < 1 or calls < 1 or timeout <= 0:
-        raise UsageError(
-            f"--world-size {world_size} --calls {calls} --timeout {timeout:g}",
+            f"--world-size {ranks} --calls {most} --timeout {timeout:g}",
             want="1 rank, 1 call, 1 s, or more",
         )
+    if capture:
+        return _capture(path, arguments, ranks, most, timeout)
+    from lockstep.report.check_text import as_annotations, as_json, as_text
+    from lockstep.report.check_world import Job, check_world
+
+    if sizes:
+        print(f"{script}: the mesh has {mesh}, as --mesh says", file=sys.stderr)
+    judged = check_world(Job(path, arguments, ranks, sizes, most, timeout))
+    show = as_json if json else as_annotations if format == "github" else as_text
+    print(show(judged))
+    return 0 if judged.ok else 1
+
+
+def _ranks(given: int | None, sizes: dict[str, int], otherwise: int) -> int:
+    """The number of ranks, by --world-size, else what --mesh needs at least."""
+    if given is not None or not sizes:
+        return otherwise if given is None else given
+    product = 1
+    for size in sizes.values():
+        product *= size
+    return product
+
+
+def _capture(path: Path, arguments: tuple[str, ...], world: int, calls: int, timeout: float) -> int:
     from lockstep.report.check import check_capture, lines
 
-    checked = check_capture(path, arguments, world=world_size, calls=calls, limit_s=timeout)
+    checked = check_capture(path, arguments, world=world, calls=calls, limit_s=timeout)
     for line in lines(checked):
         print(line)
     return 1 if checked.obstacles else 0

@@ -29,7 +29,7 @@ def main(result: str, world: str, calls: str, script: str, *arguments: str) -> N
     except SystemExit as left:
         failed = None if left.code in (None, 0) else f"SystemExit: {left.code}"
     except BaseException as error:
-        failed = "".join(traceback.format_exception(_own_part(error, script)))
+        failed = "".join(traceback.format_exception(own_part(error, script)))
     found = {
         "steps": [asdict(step) for step in check.captured.values()],
         "not_called": check.not_called(),
@@ -38,7 +38,7 @@ def main(result: str, world: str, calls: str, script: str, *arguments: str) -> N
     Path(result).write_text(json.dumps(found))
 
 
-def _own_part(error: BaseException, script: str) -> BaseException:
+def own_part(error: BaseException, script: str) -> BaseException:
     """The error with the traceback from the script on: what is before it says nothing."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != script:

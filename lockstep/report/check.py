@@ -64,11 +64,11 @@ def check_capture(
         module = [sys.executable, "-m", "lockstep.report.capture_script"]
         outcome = run_job([*module, *words], _environment(folder), limit_s)
         if not result.exists():
-            raise _no_result(script, outcome, limit_s)
+            raise no_result(script, outcome, limit_s)
         read = json.loads(result.read_text())
     steps = [CheckedStep(**step) for step in read["steps"]]
     if not steps:
-        raise _no_step(script, read["failed"], outcome)
+        raise no_step(script, read["failed"], outcome)
     return Checked(steps, read["not_called"], read["failed"])
 
 
@@ -96,7 +96,8 @@ def lines(checked: Checked) -> Iterator[str]:
     yield f"captures: {nodes} nodes, {sum(step.collectives for step in checked.steps)} collectives"
 
 
-def _no_result(script: Path, outcome: Outcome, limit_s: float) -> UsageError:
+def no_result(script: Path, outcome: Outcome, limit_s: float) -> UsageError:
+    """The error for a script whose process ended, or was ended, without a word."""
     stopped = outcome.code is None
     return UsageError(
         f"{script} was stopped after {limit_s:g} s"
@@ -108,7 +109,8 @@ def _no_result(script: Path, outcome: Outcome, limit_s: float) -> UsageError:
     )
 
 
-def _no_step(script: Path, failed: str | None, outcome: Outcome) -> UsageError:
+def no_step(script: Path, failed: str | None, outcome: Outcome) -> UsageError:
+    """The error for a script that came to no step; `failed` is its traceback, where it has one."""
     if failed is None:
         return UsageError(
             f"{script} ended without a call of a compiled step",

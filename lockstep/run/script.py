@@ -1,4 +1,4 @@
-"""Run a user's script in this process, as one rank of a world that need not be there."""
+"""Run a user's script in this process, as a rank of a world that is there, or need not be."""
 
 from __future__ import annotations
 
@@ -32,11 +32,38 @@ def run_script(path: Path, arguments: Sequence[str], world: int) -> None:
     Raises:
         Whatever the script raises.
     """
-    sys.argv = [str(path), *arguments]
-    sys.path.insert(0, str(path.resolve().parent))
     os.environ.update(_torchrun_environment(world))
     with _own_group(world):
-        runpy.run_path(str(path), run_name="__main__")
+        _run(path, arguments)
+
+
+def run_rank(path: Path, arguments: Sequence[str]) -> None:
+    """Run a script as torchrun does, in a process that torchrun has started; on the CPU alone.
+
+    Whatever backend it asks for, its process groups are gloo's.
+
+    Args:
+        path: the script; it sees itself as `__main__`.
+        arguments: its own.
+
+    Raises:
+        Whatever the script raises.
+    """
+
+    def begin(original: Any, args: Any, kwargs: Any) -> Any:
+        named = dict(zip(("backend", "init_method", "timeout"), args, strict=False))
+        rest = {**named, **kwargs, "backend": "gloo"}
+        rest.pop("device_id", None)
+        return original(**rest)
+
+    with swapped({_init_process_group(): begin}):
+        _run(path, arguments)
+
+
+def _run(path: Path, arguments: Sequence[str]) -> None:
+    sys.argv = [str(path), *arguments]
+    sys.path.insert(0, str(path.resolve().parent))
+    runpy.run_path(str(path), run_name="__main__")
 
 
 def _torchrun_environment(world: int) -> dict[str, str]:
@@ -68,6 +95,9 @@ def _own_group(world: int) -> Iterator[None]:
             return original("gloo", rank=0, world_size=1, store=dist.HashStore())
         return original("fake", rank=0, world_size=world, store=_compat.fake_store())
 
-    function: FunctionType = dist.distributed_c10d.init_process_group  # type: ignore[assignment]
-    with swapped({function: begin}):
+    with swapped({_init_process_group(): begin}):
         yield
+
+
+def _init_process_group() -> FunctionType:
+    return dist.distributed_c10d.init_process_group  # type: ignore[return-value]

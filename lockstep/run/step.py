@@ -51,7 +51,7 @@ class CompiledStep:
             register(mesh)  # now, since the eager way back needs the axes' names too
         self.step = Step(function)
         self.backend, self.on_new_shape = backend, on_new_shape
-        self._mesh, self._data, self._store = mesh, data, store
+        self.mesh, self.data, self._store = mesh, data, store
         self._variants: dict[Any, Variant] = {}
         self._contracts: dict[str, Fields] = {}
         self._asked: list[Fields] = []  # of each variant what it is about the arguments alone
@@ -166,7 +166,7 @@ class CompiledStep:
             )
 
     def _fingerprint(self, call: Call, bound: Bound, words: Fields) -> Fields:
-        axes = register(self._mesh) if self._mesh is not None else {}
+        axes = register(self.mesh) if self.mesh is not None else {}
         return fingerprint(
             self.step,
             call,
@@ -175,7 +175,7 @@ class CompiledStep:
             contract=words,
             mesh={name: axis.size for name, axis in axes.items()},
             backend=self.backend,
-            options={"data": self._data},
+            options={"data": self.data},
         )
 
 

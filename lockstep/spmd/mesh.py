@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 WORLD = "world"
+SIZES = "LOCKSTEP_MESH"  # "dp=2,tp=1": `lockstep ... --mesh`, in place of a script's own sizes
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,39 @@ def mesh(device_type: str | None = None, **sizes: int) -> DeviceMesh:
 
     device_type = device_type or default_device_type()
     start_process_group(device_type)
-    shape = _fit(sizes, dist.get_world_size())
+    shape = _fit(overridden(sizes), dist.get_world_size())
     made = init_device_mesh(device_type, tuple(shape.values()), mesh_dim_names=tuple(shape))
     register(made)
     return made
+
+
+def overridden(sizes: dict[str, int]) -> dict[str, int]:
+    """The sizes of a mesh, those that `$LOCKSTEP_MESH` names in place of the script's.
+
+    Raises:
+        UsageError: the variable holds something else.
+    """
+    wanted = parse_sizes(os.environ.get(SIZES, ""), SIZES)
+    return {name: wanted.get(name, size) for name, size in sizes.items()}
+
+
+def parse_sizes(text: str, where: str) -> dict[str, int]:
+    """Read "dp=2,tp=1"; `where` is named if it is something else.
+
+    Raises:
+        UsageError: it is.
+
+    Example:
+        >>> parse_sizes("dp=2,tp=1", "--mesh")
+        {'dp': 2, 'tp': 1}
+    """
+    sizes: dict[str, int] = {}
+    for word in filter(None, text.split(",")):
+        name, _, size = word.partition("=")
+        if not name.isidentifier() or not size.isdecimal() or int(size) < 1 or name in sizes:
+            raise UsageError(f"{where}: {text!r}", got=word, want="sizes by axis, as dp=2,tp=1")
+        sizes[name] = int(size)
+    return sizes
 
 
 def default_device_type() -> str:

@@ -1,0 +1,201 @@
+"""A script's steps judged on all ranks of a small job: real processes set it up, one judges.
+
+The script runs under torchrun on gloo processes of this machine, so that its broadcasts and seeds
+are true. Each process captures each step at its first call; no step communicates. The captures come
+together here, where all witnesses are asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lockstep.checker import twin
+from lockstep.checker.check import judged
+from lockstep.checker.finding import Report
+from lockstep.checker.gold import Gold
+from lockstep.checker.placement import same_batch
+from lockstep.checker.shipping import from_bytes
+from lockstep.checker.world import World
+from lockstep.errors import CaptureError, LockstepError, UsageError
+from lockstep.report.check import no_result, no_step
+from lockstep.report.job import Outcome, run_job
+from lockstep.report.world_check import Shipped
+from lockstep.spmd.mesh import SIZES
+
+
+@dataclass(frozen=True)
+class JudgedStep:
+    """One step: its report, or why it could not be captured."""
+
+    step: str
+    report: Report
+    refused: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it was judged and found right."""
+        return not self.refused and self.report.ok
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What one run of a script showed; `not_called` are the steps that it did not reach."""
+
+    steps: list[JudgedStep]
+    not_called: list[str]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every step that was called is right."""
+        return all(step.ok for step in self.steps)
+
+
+@dataclass(frozen=True)
+class Job:
+    """How the script is run.
+
+    Args:
+        arguments: its own.
+        sizes: of mesh axes, in place of the script's.
+        calls: of steps, after which it is left.
+        limit_s: seconds after which it is stopped.
+    """
+
+    script: Path
+    arguments: Sequence[str]
+    world: int
+    sizes: dict[str, int]
+    calls: int
+    limit_s: float
+
+
+def check_world(job: Job) -> Judged:
+    """Run a script on real processes, capture its steps there, and judge them here.
+
+    Raises:
+        UsageError: no step was captured: the script failed before, was stopped, or has none; or its
+            mesh is not as `job.sizes` asks.
+    """
+    with _importing_beside(job.script):
+        parts, not_called = _captures(job)
+        steps = [_judge(job, name, held) for name, held in parts.items()]
+    return Judged(steps, not_called)
+
+
+Parts = dict[str, list[tuple[Shipped, bytes]]]  # step -> what each rank that called it captured
+
+
+def _captures(job: Job) -> tuple[Parts, list[str]]:
+    with tempfile.TemporaryDirectory(prefix="lockstep-check-") as name:
+        folder = Path(name)
+        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(job.world)]
+        module = ["-m", "lockstep.report.world_script", name, str(job.calls), str(job.script)]
+        command = [sys.executable, *launch, *module, *job.arguments]
+        outcome = run_job(command, _environment(job, folder), job.limit_s)
+        read = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+        parts: Parts = {}
+        for rank in read:
+            for row in rank["shipped"]:
+                part = Shipped(**{**row, "data": tuple(row["data"])})
+                data = (folder / part.file).read_bytes() if part.file else b""
+                parts.setdefault(part.step, []).append((part, data))
+    if not parts:
+        raise _nothing(job, read, outcome)
+    return parts, sorted({name for rank in read for name in rank["not_called"]} - set(parts))
+
+
+def _environment(job: Job, folder: Path) -> dict[str, str]:
+    env = {k: v for k, v in os.environ.items() if k not in ("LOCKSTEP", SIZES)}
+    sizes = ",".join(f"{axis}={size}" for axis, size in job.sizes.items())
+    none = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}  # gloo and the CPU alone
+    one = {"OMP_NUM_THREADS": env.get("OMP_NUM_THREADS", "1")}
+    return {**env, **none, **one, "LOCKSTEP_RUNS": str(folder / "runs"), SIZES: sizes}
+
+
+def _nothing(job: Job, read: list[dict[str, Any]], outcome: Outcome) -> UsageError:
+    failed = [rank["failed"] for rank in read if rank["failed"]]
+    if failed or read:
+        return no_step(job.script, failed[0] if failed else None, outcome)
+    return no_result(job.script, outcome, job.limit_s)
+
+
+def _judge(job: Job, name: str, parts: list[tuple[Shipped, bytes]]) -> JudgedStep:
+    report = Report()
+    refused = dict.fromkeys(part.refused for part, _ in parts if part.refused)
+    if refused:
+        return JudgedStep(name, report, "\n".join(refused))
+    if len(parts) != job.world:
+        there = ", ".join(str(part.place) for part, _ in parts)
+        told = CaptureError(
+            f"not every rank called {name}",
+            got=f"rank(s) {there} of {job.world}",
+            why="the others wait in its collectives for ever",
+            fix="call it on every rank",
+        )
+        return JudgedStep(name, report, str(told))
+    world = _world(parts)
+    _refuse_other_mesh(job, name, world)
+    report.established.append(f"set-up: {job.script} ran on {job.world} gloo process(es)")
+    data = tuple(axis for axis in parts[0][0].data if axis in world.mesh)
+    for axis in data:
+        equal = same_batch(world, axis)
+        if equal:
+            report.undecided.append(
+                f"{', '.join(equal)}: the same on every rank of {axis}, though data={axis!r}; "
+                "each rank was given its own here"
+            )
+    judged(world, lambda gold: _one_rank(job, name, world, gold), report, data, {})
+    return JudgedStep(name, report)
+
+
+def _world(parts: list[tuple[Shipped, bytes]]) -> World:
+    traces = sorted((from_bytes(data) for _, data in parts), key=lambda trace: trace.rank)
+    return World(parts[0][0].mesh, traces)
+
+
+def _one_rank(job: Job, name: str, world: World, gold: Gold) -> twin.Twin:
+    """Run the script once more, on a mesh of ones; a script may well not run there."""
+    ones = dict.fromkeys(world.mesh, 1)
+    alone = dataclasses.replace(job, world=1, sizes=ones)
+    try:
+        parts, _ = _captures(alone)
+        if name not in parts or parts[name][0][0].refused:
+            return twin.Twin(why_not="on one rank the script does not come to this step")
+        one = _world(parts[name])
+        _refuse_other_mesh(alone, name, one)
+    except LockstepError as error:
+        return twin.Twin(why_not=f"on one rank: {error.what}")
+    return twin.beside(world, gold, one)
+
+
+def _refuse_other_mesh(job: Job, name: str, world: World) -> None:
+    other = {a: s for a, s in job.sizes.items() if world.mesh.get(a) != s}
+    if other:
+        raise UsageError(
+            f"the mesh of {name} has other axes or sizes",
+            got=", ".join(f"{a}={s}" for a, s in world.mesh.items()),
+            want=", ".join(f"{a}={s}" for a, s in other.items()),
+            why="--mesh sets the sizes of a mesh that ls.mesh makes, and no other's",
+        )
+    if len(world.ranks) != job.world:
+        raise UsageError(f"the mesh of {name} leaves out ranks of the job", got=str(world.mesh))
+
+
+@contextlib.contextmanager
+def _importing_beside(script: Path) -> Iterator[None]:
+    """Look for source files where the script's own imports do, while inside."""
+    folder = str(script.resolve().parent)
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)

@@ -1,0 +1,78 @@
+"""`lockstep check SCRIPT`: its set-up runs on real ranks, and all of them are judged together."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lockstep.cli import main
+
+SCRIPT = Path(__file__).with_name("check_script.py")
+
+
+def check(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Return the exit code and what was printed."""
+    code = main(["check", str(SCRIPT), *words])
+    seen = capsys.readouterr()
+    return code, seen.out, seen.err
+
+
+def line_of(text: str) -> int:
+    """The number of the one line of the script that holds this text."""
+    (found,) = [i for i, row in enumerate(SCRIPT.read_text().splitlines(), 1) if text in row]
+    return found
+
+
+def test_a_right_script_is_judged_on_ranks_that_were_set_up_for_real(capsys):
+    code, out, _ = check(capsys)
+    assert code == 0, out
+    assert out.startswith("established:\n  set-up: ")
+    assert "ran on 2 gloo process(es)" in out
+    assert "order: 2 collectives, the same on each of 2 ranks" in out
+    assert "gradients: 3 of 3 parameters' are the derivative" in out
+    assert "one rank: the same numbers for the loss, the gradient of model.gain" in out
+    assert out.endswith("evaluate was not called, and is not checked\ntrain_step: nothing found\n")
+
+
+def test_a_forgotten_conversion_is_named_at_its_line_with_a_fix(capsys):
+    code, out, err = check(capsys, "--mesh", "tp=2", "--json", "--", "no convert")
+    assert code == 1
+    assert err == f"{SCRIPT}: the mesh has tp=2, as --mesh says\n"
+    told = json.loads(out)
+    (step,) = told["steps"]
+    assert (told["ok"], step["ok"], step["step"]) == (False, False, "train_step")
+    (finding,) = step["findings"]
+    at = line_of("x = x * self.gain"), line_of("hidden = torch.relu(")
+    assert finding["line"].rpartition(":")[0].endswith("check_script.py")
+    assert int(finding["line"].rpartition(":")[2]) in at
+    assert finding["axis"] == "tp"
+    assert "ls.convert(" in finding["fix"] and "src=I, dst=R" in finding["fix"]
+
+
+def test_without_its_broadcast_the_same_script_is_wrong(capsys):
+    code, out, _ = check(capsys, "--", "no broadcast")
+    assert code == 1
+    assert "LS534: model.gain is claimed to be the same along tp" in out
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "told"),
+    [
+        ("raises", 2, "failed before a step was captured\n  got  Traceback"),
+        ("rank 0 alone", 1, "train_step: not captured"),
+    ],
+)
+def test_what_cannot_be_judged_is_told(fault, code, told, capsys):
+    found, out, err = check(capsys, "--", fault)
+    assert found == code, out + err
+    assert told in out + err
+    if fault == "rank 0 alone":
+        assert "not every rank called train_step\n  got  rank(s) 0 of 2" in out
+
+
+def test_a_mesh_that_does_not_come_about_is_told(capsys):
+    code, _, err = check(capsys, "--mesh", "dp=2")
+    assert code == 2
+    assert "the mesh of train_step has other axes or sizes\n  got  tp=2\n  want dp=2" in err
