@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from lockstep.spmd import collectives, ops, plans, typed_collectives
+from lockstep.spmd import calls, collectives, direct, ops, plans
 
 LIMIT = 20.0  # seconds that a rank waits for the others
 
@@ -27,13 +27,16 @@ class World:
         self.ranks, self.here = ranks, threading.local()
         self._slots: list[Any] = [None] * ranks
         self._barrier = threading.Barrier(ranks)
+        patch.setattr(calls, "_made", {})
         axis = SimpleNamespace(size=ranks)
-        patch.setattr(typed_collectives, "axis_named", lambda name: axis)
+        patch.setattr(calls, "_axes", {"tp": axis})
+        patch.setattr(calls, "axis_named", lambda name: axis)
         patch.setattr(ops, "coordinate", lambda name: self.here.rank)
         patch.setattr(plans, "coordinate", lambda name: self.here.rank)
         patch.setattr(collectives, "wait", lambda x: x)
         for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"):
             patch.setattr(collectives, name, getattr(self, name))
+            patch.setattr(direct, name, getattr(self, name))
 
     def run(self, function: Callable[[int], Any]) -> list[Any]:
         """Return what the function gave for each rank."""

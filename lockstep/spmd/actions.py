@@ -1,21 +1,29 @@
 """What a typed collective does to its tensor, forward or backward.
 
 Each is linear in its tensor and reads no rank: what depends on the coordinate is an operator of
-`lockstep.spmd.ops`. An action that communicates is started and finished apart.
+`lockstep.spmd.ops`. An action that communicates is started and finished apart, through one of two
+modules of the same functions: `collectives`, which a graph holds, or `direct`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
 
 import torch
 
-from lockstep.spmd import collectives, ops
-from lockstep.spmd.claims import phase
+from lockstep.spmd import collectives, direct, ops
+from lockstep.spmd.claims import phase_now as now
 
 Shape = Sequence[int]
+Via = ModuleType
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def unwatched(x: torch.Tensor) -> bool:
+    """Whether nothing captures, compiles or follows what is done to a tensor."""
+    return type(x) in _PLAIN and now.get() == "run" and not torch.compiler.is_compiling()
 
 
 class Action:
@@ -23,17 +31,21 @@ class Action:
 
     communicates = True
 
-    def start(self, x: torch.Tensor) -> torch.Tensor:
+    def start(self, x: torch.Tensor, via: Via = collectives) -> torch.Tensor:
         """Start what communicates."""
         raise NotImplementedError
 
-    def finish(self, started: torch.Tensor, shape: Shape) -> torch.Tensor:
+    def finish(self, started: torch.Tensor, shape: Shape, via: Via = collectives) -> torch.Tensor:
         """Wait, and give the result its form."""
-        return collectives.wait(started)
+        return via.wait(started)
 
     def run(self, x: torch.Tensor) -> torch.Tensor:
         """Do all of it."""
-        return self.finish(self.start(x), x.shape)
+        return self.now(x) if unwatched(x) else self.finish(self.start(x), x.shape)
+
+    def now(self, x: torch.Tensor) -> torch.Tensor:
+        """Do all of it at once; few calls deep where it can be, since each is slow after a wait."""
+        return self.finish(self.start(x, direct), x.shape, direct)
 
 
 class Local(Action):
@@ -41,10 +53,10 @@ class Local(Action):
 
     communicates = False
 
-    def start(self, x: torch.Tensor) -> torch.Tensor:
+    def start(self, x: torch.Tensor, via: Via = collectives) -> torch.Tensor:
         return self.run(x)
 
-    def finish(self, started: torch.Tensor, shape: Shape) -> torch.Tensor:
+    def finish(self, started: torch.Tensor, shape: Shape, via: Via = collectives) -> torch.Tensor:
         return started
 
 
@@ -101,11 +113,11 @@ class Mean(Action):
     inner: Action
     size: int
 
-    def start(self, x: torch.Tensor) -> torch.Tensor:
-        return self.inner.start(x)
+    def start(self, x: torch.Tensor, via: Via = collectives) -> torch.Tensor:
+        return self.inner.start(x, via)
 
-    def finish(self, started: torch.Tensor, shape: Shape) -> torch.Tensor:
-        return self.inner.finish(started, shape) / self.size
+    def finish(self, started: torch.Tensor, shape: Shape, via: Via = collectives) -> torch.Tensor:
+        return self.inner.finish(started, shape, via) / self.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +127,11 @@ class Reduce(Action):
     axis: str
     op: str = "sum"
 
-    def start(self, x: torch.Tensor) -> torch.Tensor:
-        return collectives.all_reduce(x, self.op, self.axis)
+    def start(self, x: torch.Tensor, via: Via = collectives) -> torch.Tensor:
+        return via.all_reduce(x, self.op, self.axis)
+
+    def now(self, x: torch.Tensor) -> torch.Tensor:
+        return direct.all_reduce(x, self.op, self.axis)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +141,11 @@ class ReduceTo(Action):
     axis: str
     root: int
 
-    def start(self, x: torch.Tensor) -> torch.Tensor:
-        return collectives.all_reduce(x, "sum", self.axis)
+    def start(self, x: torch.Tensor, via: Via = collectives) -> torch.Tensor:
+        return via.all_reduce(x, "sum", self.axis)
 
-    def finish(self, started: torch.Tensor, shape: Shape) -> torch.Tensor:
-        return _run(ops.keep_on, collectives.wait(started), self.root, self.axis)
+    def finish(self, started: torch.Tensor, shape: Shape, via: Via = collectives) -> torch.Tensor:
+        return _run(ops.keep_on, via.wait(started), self.root, self.axis)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +155,11 @@ class Broadcast(Action):
     axis: str
     root: int
 
-    def start(self, x: torch.Tensor) -> torch.Tensor:
-        return collectives.broadcast(x, self.root, self.axis)
+    def start(self, x: torch.Tensor, via: Via = collectives) -> torch.Tensor:
+        return via.broadcast(x, self.root, self.axis)
+
+    def now(self, x: torch.Tensor) -> torch.Tensor:
+        return direct.broadcast(x, self.root, self.axis)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +170,12 @@ class Gather(Action):
     dim: int
     sizes: tuple[int, ...]
 
-    def start(self, x: torch.Tensor) -> torch.Tensor:
+    def start(self, x: torch.Tensor, via: Via = collectives) -> torch.Tensor:
         x = _padded(x, self.dim, self.sizes)
-        return collectives.all_gather(x, len(self.sizes), self.axis)
+        return via.all_gather(x, len(self.sizes), self.axis)
 
-    def finish(self, started: torch.Tensor, shape: Shape) -> torch.Tensor:
-        whole = collectives.wait(started)
+    def finish(self, started: torch.Tensor, shape: Shape, via: Via = collectives) -> torch.Tensor:
+        whole = via.wait(started)
         if self.dim == 0 and _even(self.sizes):
             return whole
         return _side_by_side(whole, shape, self.dim, self.sizes)
@@ -171,13 +189,13 @@ class ReduceScatter(Action):
     dim: int
     sizes: tuple[int, ...]
 
-    def start(self, x: torch.Tensor) -> torch.Tensor:
+    def start(self, x: torch.Tensor, via: Via = collectives) -> torch.Tensor:
         if self.dim > 0 or not _even(self.sizes):
             x = torch.cat([_padded(p, self.dim, self.sizes) for p in _cut(x, self.dim, self.sizes)])
-        return collectives.reduce_scatter(x, "sum", len(self.sizes), self.axis)
+        return via.reduce_scatter(x, "sum", len(self.sizes), self.axis)
 
-    def finish(self, started: torch.Tensor, shape: Shape) -> torch.Tensor:
-        return _trimmed(collectives.wait(started), self.dim, self.sizes, self.axis)
+    def finish(self, started: torch.Tensor, shape: Shape, via: Via = collectives) -> torch.Tensor:
+        return _trimmed(via.wait(started), self.dim, self.sizes, self.axis)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,18 +208,18 @@ class Reshard(Action):
     src_sizes: tuple[int, ...]
     dst_sizes: tuple[int, ...]
 
-    def start(self, x: torch.Tensor) -> torch.Tensor:
+    def start(self, x: torch.Tensor, via: Via = collectives) -> torch.Tensor:
         x = _padded(x, self.src, self.src_sizes)
         if self.dst > 0 or not _even(self.dst_sizes):
             pieces = _cut(x, self.dst, self.dst_sizes)
             x = torch.cat([_padded(piece, self.dst, self.dst_sizes) for piece in pieces])
         rows = [x.shape[0] // len(self.dst_sizes)] * len(self.dst_sizes)
-        return collectives.all_to_all(x, rows, rows, self.axis)
+        return via.all_to_all(x, rows, rows, self.axis)
 
-    def finish(self, started: torch.Tensor, shape: Shape) -> torch.Tensor:
+    def finish(self, started: torch.Tensor, shape: Shape, via: Via = collectives) -> torch.Tensor:
         piece = list(shape)
         piece[self.dst] = max(self.dst_sizes)
-        whole = _side_by_side(collectives.wait(started), piece, self.src, self.src_sizes)
+        whole = _side_by_side(via.wait(started), piece, self.src, self.src_sizes)
         return _trimmed(whole, self.dst, self.dst_sizes, self.axis)
 
 
@@ -214,18 +232,18 @@ class Exchange(Action):
     out_splits: tuple[int, ...]
     in_splits: tuple[int, ...]
 
-    def start(self, x: torch.Tensor) -> torch.Tensor:
+    def start(self, x: torch.Tensor, via: Via = collectives) -> torch.Tensor:
         rows = x.movedim(self.dim, 0)
         splits = list(self.out_splits), list(self.in_splits)
-        return collectives.all_to_all(rows, *splits, self.axis)
+        return via.all_to_all(rows, *splits, self.axis)
 
-    def finish(self, started: torch.Tensor, shape: Shape) -> torch.Tensor:
-        return collectives.wait(started).movedim(0, self.dim).contiguous()
+    def finish(self, started: torch.Tensor, shape: Shape, via: Via = collectives) -> torch.Tensor:
+        return via.wait(started).movedim(0, self.dim).contiguous()
 
 
 def _run(function: object, x: torch.Tensor, *args: object) -> torch.Tensor:
     """Call an operator's function at once where nothing watches: the dispatcher costs as much."""
-    if type(x) in _PLAIN and phase() == "run" and not torch.compiler.is_compiling():
+    if unwatched(x):
         return function(x, *args)  # type: ignore[operator]
     return ops.OPERATORS[function](x, *args)  # type: ignore[index]
 

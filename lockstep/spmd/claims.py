@@ -24,7 +24,7 @@ from lockstep.spmd.types import Type, checked_type
 
 Phase = Literal["run", "check", "build"]
 
-_phase: ContextVar[Phase] = ContextVar("lockstep_phase", default="run")
+phase_now: ContextVar[Phase] = ContextVar("lockstep_phase", default="run")
 
 
 def phase() -> Phase:
@@ -38,17 +38,17 @@ def phase() -> Phase:
         >>> phase()
         'run'
     """
-    return _phase.get()
+    return phase_now.get()
 
 
 @contextlib.contextmanager
 def in_phase(name: Phase) -> Iterator[None]:
     """Make `phase()` say this while inside, on this thread; an outer "check" stays a check."""
-    token = _phase.set("check" if _phase.get() == "check" else name)
+    token = phase_now.set("check" if phase_now.get() == "check" else name)
     try:
         yield
     finally:
-        _phase.reset(token)
+        phase_now.reset(token)
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def own_trim(x: torch.Tensor, dim: int, sizes: Sequence[int], axis: str) -> torc
 
 def keep_on(x: torch.Tensor, root: int, axis: str) -> torch.Tensor:
     """Copy the tensor on the rank at coordinate `root`; zeros elsewhere."""
-    return _fresh(x) if coordinate(axis) == root else x.new_zeros(x.shape)
+    return x.clone() if coordinate(axis) == root else torch.zeros_like(x)
 
 
 def _fresh(x: torch.Tensor) -> torch.Tensor:
@@ -69,7 +69,7 @@ def _whole(x: torch.Tensor, dim: int, sizes: Sequence[int], axis: str) -> torch.
 
 
 def _like(x: torch.Tensor, root: int, axis: str) -> torch.Tensor:
-    return x.new_empty(x.shape)
+    return torch.empty_like(x)
 
 
 def _define(run: Callable[..., Any], arguments: str, fake: Callable[..., Any]) -> Any:

@@ -1,8 +1,7 @@
-"""From a call of a typed collective to the actions it means: checked once, then remembered."""
+"""From what a call of a typed collective asks for to the actions that it means."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -10,12 +9,12 @@ import torch
 
 from lockstep.errors import UsageError
 from lockstep.spmd.advice import admit, admit_op
+from lockstep.spmd.mesh import Axis
 from lockstep.spmd.ops import coordinate
 from lockstep.spmd.transitions import Ask, Move, Sizes, move
 from lockstep.spmd.types import Type, checked_type
 
 Given = int | tuple[int, ...] | None
-Plan = Callable[[torch.Tensor], Move]
 _OPS = {"all_reduce": ("sum", "avg", "max", "min"), "reduce_scatter": ("sum", "avg")}
 
 
@@ -24,11 +23,10 @@ def frozen(sizes: int | Sequence[int] | None) -> Given:
     return sizes if sizes is None or isinstance(sizes, int) else tuple(sizes)
 
 
-@functools.lru_cache(maxsize=4096)
 def plan(
+    over: Axis,
     verb: str,
     axis: str,
-    ranks: int,
     src: Type,
     dst: Type,
     op: str | None = None,
@@ -37,18 +35,18 @@ def plan(
     dst_sizes: Given = None,
     root: int = 0,
     expert: bool = False,
-) -> Plan:
-    """Check a call, and return what makes its actions from a tensor.
+) -> Move | Callable[[torch.Size], Move]:
+    """Check a call; return its actions, or what makes them from a shape where that counts.
 
     Args:
-        ranks: number of ranks on the axis; a part of the key, since a mesh may be made anew.
+        over: the axis of that name.
         dim: the dimension that a V is cut or joined along; negative ones count from the back.
         src_sizes, dst_sizes: by coordinate, or the whole extent, or None for the rule.
 
     Raises:
         UsageError: what the table or the axis does not admit.
     """
-    who = f"{verb} on {axis}"
+    who, ranks = f"{verb} on {axis}", over.size
     src, dst = checked_type(src, f"{who}, src"), checked_type(dst, f"{who}, dst")
     admit(verb, axis, src, dst, expert)
     op = admit_op(verb, axis, src, op, _OPS[verb]) if verb in _OPS else "sum"
@@ -56,8 +54,7 @@ def plan(
         raise UsageError(f"{who}: root={root}", want=f"a coordinate from 0 to {ranks - 1}")
     ask = Ask(verb, axis, ranks, src, dst, op, root=root)
     if not _joins(ask) and not _cuts(ask):
-        fixed = move(ask)
-        return lambda x: fixed
+        return move(ask)
 
     def of_shape(shape: torch.Size) -> Move:
         dims = [_in_range(dim if t.dim is None else t.dim, shape, who) for t in (src, dst)]
@@ -65,13 +62,7 @@ def plan(
         sizes = _sizes(here, shape, src_sizes, dst_sizes, who)
         return move(replace(here, src_sizes=sizes[0], dst_sizes=sizes[1]))
 
-    remembered = functools.lru_cache(maxsize=1024)(of_shape)
-
-    def of_tensor(x: torch.Tensor) -> Move:
-        shape = x.shape
-        return remembered(shape) if _known(*shape) else of_shape(shape)
-
-    return of_tensor
+    return of_shape
 
 
 def _joins(ask: Ask) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from lockstep.spmd import actions as act
 from lockstep.spmd.types import Type
@@ -44,12 +45,14 @@ class Move:
         forward: what runs on the tensor.
         backward: what runs on its gradient.
         flipped: the row of the backward, whose own derivative is the forward.
+        function: an autograd Function of this row alone, where one was made.
     """
 
-    __slots__ = ("backward", "flipped", "forward")
+    __slots__ = ("backward", "flipped", "forward", "function")
 
     def __init__(self, forward: act.Action, backward: act.Action, of: Move | None = None) -> None:
         self.forward, self.backward = forward, backward
+        self.function: Any = None
         self.flipped: Move = of or Move(backward, forward, self)
 
 

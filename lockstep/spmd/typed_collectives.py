@@ -10,117 +10,18 @@ one. A call leaves only operators on the axis' name in a captured graph. `async_
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
-from types import FrameType
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
 
 from lockstep.errors import UsageError
-from lockstep.spmd import claims
-from lockstep.spmd.mesh import axis as axis_named
-from lockstep.spmd.plans import frozen, plan
-from lockstep.spmd.transitions import Move
+from lockstep.spmd.calls import call
+from lockstep.spmd.plans import frozen
 from lockstep.spmd.types import Type, V
 
 Op = Literal["sum", "avg", "max", "min"]
 Sizes = int | Sequence[int] | None
-
-
-class _Moved(torch.autograd.Function):
-    """One row of the table; the gradient goes through the row of the backward."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, move: Move, started: torch.Tensor | None) -> Any:
-        ctx.move = move
-        if started is None:
-            return move.forward.run(x)
-        return move.forward.finish(started, x.shape)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
-        return _run(grad, ctx.move.flipped, None), None, None
-
-
-def _run(x: torch.Tensor, move: Move, started: torch.Tensor | None) -> torch.Tensor:
-    if x.requires_grad and torch.is_grad_enabled():
-        return _Moved.apply(x, move, started)
-    if started is not None:
-        return move.forward.finish(started, x.shape)
-    return move.forward.run(x)
-
-
-class Started:
-    """A typed collective under way, as `async_op=True` returns it.
-
-    Between the call and `wait()` the input must not be changed. The gradient goes to the input,
-    through the same row of the table as without `async_op`, not overlapped.
-    """
-
-    def __init__(self, x: torch.Tensor, move: Move, note: Callable[..., None]) -> None:
-        self._x, self._move, self._note = x, move, note
-        self._result: torch.Tensor | None = None
-        with torch.no_grad():
-            self._started = move.forward.start(x)
-
-    def wait(self) -> torch.Tensor:
-        """Return the result once it is there; the same one at a second call."""
-        if self._result is None:
-            self._result = _run(self._x, self._move, self._started)
-            self._note(self._x, self._result)
-            del self._x, self._started
-        return self._result
-
-
-def _say_nothing(before: torch.Tensor, after: torch.Tensor) -> None:
-    pass
-
-
-def _call(
-    verb: str,
-    x: torch.Tensor,
-    axis: str,
-    src: Type,
-    dst: Type,
-    op: str | None = None,
-    dim: int = 0,
-    src_sizes: Any = None,
-    dst_sizes: Any = None,
-    root: int = 0,
-    expert: bool = False,
-    async_op: bool = False,
-) -> Any:
-    """Run a row of the table, or start it; in a recording, note it at the caller's caller."""
-    ranks = axis_named(axis).size
-    wanted = verb, axis, ranks, src, dst, op, dim, src_sizes, dst_sizes, root, expert
-    try:
-        move = plan(*wanted)(x)
-    except TypeError:  # symbolic splits are no key of what is remembered
-        move = plan.__wrapped__(*wanted)(x)
-    if claims.recording is None and not async_op:
-        return _run(x, move, None)
-    note = _noting(verb, axis, src, dst, op, sys._getframe(2))
-    if async_op:
-        return Started(x, move, note)
-    out = _run(x, move, None)
-    note(x, out)
-    return out
-
-
-def _noting(
-    verb: str, axis: str, src: Type, dst: Type, op: str | None, frame: FrameType
-) -> Callable[..., None]:
-    said = claims.recorder()
-    if said is None:
-        return _say_nothing
-    place = claims.Place.of(frame)
-    op = op or ("avg" if src.factor == "mean" else "sum")
-
-    def note(before: torch.Tensor, after: torch.Tensor) -> None:
-        said.moves.append(claims.Moved(verb, axis, src, dst, op, before, after, place))
-
-    return note
 
 
 def all_reduce(
@@ -166,7 +67,8 @@ def all_reduce(
             why="its derivative is that of one rank's element, which the table does not hold",
             fix=f'all_reduce(x.detach(), "{axis}", src={src}, dst={dst}, op="{op}")',
         )
-    return _call("all_reduce", x, axis, src, dst, op, async_op=async_op)
+    wanted = "all_reduce", axis, src, dst, op, 0, None, None, 0, False
+    return call(x, wanted, async_op)
 
 
 def all_gather(
@@ -205,7 +107,9 @@ def all_gather(
     Example:
         >>> w = all_gather(shard, "dp", src=S(0), dst=R)                     # doctest: +SKIP
     """
-    return _call("all_gather", x, axis, src, dst, None, dim, frozen(sizes), async_op=async_op)
+    given = frozen(sizes)
+    wanted = "all_gather", axis, src, dst, None, dim, given, None, 0, False
+    return call(x, wanted, async_op)
 
 
 def reduce_scatter(
@@ -245,9 +149,9 @@ def reduce_scatter(
     Example:
         >>> y = reduce_scatter(h @ w, "tp", src=P, dst=S(0))                 # doctest: +SKIP
     """
-    return _call(
-        "reduce_scatter", x, axis, src, dst, op, dim, None, frozen(sizes), async_op=async_op
-    )
+    given = frozen(sizes)
+    wanted = "reduce_scatter", axis, src, dst, op, dim, None, given, 0, False
+    return call(x, wanted, async_op)
 
 
 def all_to_all(
@@ -292,7 +196,8 @@ def all_to_all(
     if src is V:
         src_sizes, dst_sizes = input_splits, output_splits
     sizes = frozen(src_sizes), frozen(dst_sizes)
-    return _call("all_to_all", x, axis, src, dst, None, dim, *sizes, async_op=async_op)
+    wanted = "all_to_all", axis, src, dst, None, dim, *sizes, 0, False
+    return call(x, wanted, async_op)
 
 
 def broadcast(
@@ -322,7 +227,8 @@ def broadcast(
     Example:
         >>> table = broadcast(table, "dp", src=V, dst=I, root=0)             # doctest: +SKIP
     """
-    return _call("broadcast", x, axis, src, dst, root=root, async_op=async_op)
+    wanted = "broadcast", axis, src, dst, None, 0, None, None, root, False
+    return call(x, wanted, async_op)
 
 
 def convert(
@@ -365,8 +271,10 @@ def convert(
     Example:
         >>> h = convert(x, "tp", src=I, dst=R)                               # doctest: +SKIP
     """
+    if dim == 0 and sizes is None and not expert:
+        return call(x, ("convert", axis, src, dst))
     given = frozen(sizes)
-    return _call("convert", x, axis, src, dst, None, dim, given, given, expert=expert)
+    return call(x, ("convert", axis, src, dst, None, dim, given, given, 0, expert))
 
 
 def reinterpret(
@@ -397,4 +305,5 @@ def reinterpret(
     Example:
         >>> share = reinterpret(loss, "dp", src=V, dst=P("mean"))            # doctest: +SKIP
     """
-    return _call("reinterpret", x, axis, src, dst, expert=expert)
+    more = (None, 0, None, None, 0, True) if expert else ()
+    return call(x, ("reinterpret", axis, src, dst, *more))

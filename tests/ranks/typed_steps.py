@@ -70,7 +70,7 @@ def step_of(case: Case, axis: str) -> tuple[Step, list[torch.Tensor]]:
         return y.detach(), torch.autograd.grad(y, w, g)[0]
 
     step.__name__ = step.__qualname__ = f"{case.name}-{axis}"
-    return step, [xs[rank], gs[rank]]
+    return step, [torch.randn_like(xs[rank]), torch.randn_like(gs[rank])]
 
 
 def gradient(y: torch.Tensor, v: torch.Tensor) -> Any:
