@@ -58,3 +58,8 @@ def test_a_report_is_ok_without_findings_and_counts_them_else():
 def test_a_report_is_json():
     text = json.dumps(Report([PARTIAL], unknown_ops=Counter({"aten.foo": 2})).to_json())
     assert json.loads(text)["findings"][0]["axis"] == "tp"
+
+
+def test_a_fix_for_another_line_says_which():
+    finding = Finding("LS503", "x", line="a.py:2", fix="y = 1", fix_line="a.py:1", verified=True)
+    assert str(finding).splitlines()[-1] == "  fix  y = 1   (for a.py:1, verified)"

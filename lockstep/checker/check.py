@@ -17,6 +17,7 @@ from lockstep.checker.gold import Gold
 from lockstep.checker.implied import differentiated
 from lockstep.checker.locate import locate
 from lockstep.checker.placement import jitter, own_batches, place
+from lockstep.checker.repair import repaired
 from lockstep.checker.simulate import Divergent, Simulation
 from lockstep.checker.types import Typing, infer
 from lockstep.checker.verdict import Witnesses, choose, established
@@ -31,6 +32,7 @@ def check(
     mesh: Mapping[str, int],
     data: str | tuple[str, ...] = (),
     pending: Mapping[str, str] | None = None,
+    repair_s: float = 10.0,
 ) -> Report:
     """Check a step's gradients on all ranks of a small mesh, in this process and on the CPU.
 
@@ -46,6 +48,7 @@ def check(
         mesh: axis -> number of ranks, outermost first; 2 or 4 are enough.
         data: axes along which batches differ; ranks that were given the same one get their own.
         pending: axis -> "sum" or "mean": gradients that something after the step reduces, as DDP.
+        repair_s: seconds in which repairs of a finding may be tried out; 0 tries none.
 
     Returns:
         The report; `report.ok`, and its text.
@@ -62,25 +65,64 @@ def check(
     axes = (data,) if isinstance(data, str) else tuple(data)
     _known(mesh, axes, pending)
     step, make = _as_function(step, make)
+
+    def examine() -> tuple[Report, Witnesses]:
+        return _examined(step, make, mesh, axes, dict(pending or {}))
+
+    report, seen = examine()
+    if report.findings and repair_s > 0:
+        with _timed(report, "repair"):
+            report.findings = repaired(report, seen, examine, repair_s)
+    return report
+
+
+def _examined(
+    step: Callable[..., Any],
+    make: Callable[[Any], Any],
+    mesh: Mapping[str, int],
+    data: tuple[str, ...],
+    pending: dict[str, str],
+) -> tuple[Report, Witnesses]:
     report = Report()
     with _timed(report, "capture"):
-        world = _captured(step, make, mesh)
+        world = capture_world(step, make, mesh)
     if not world.ranks[0].notes.roots and _has_parameters(world):
         step = differentiated(step)
         with _timed(report, "capture"):
-            world = _captured(step, make, mesh)
-    seen = witnesses(world, step, make, report, axes, dict(pending or {}))
+            world = capture_world(step, make, mesh)
+    seen = witnesses(world, lambda gold: twin.judge(world, gold, step, make), report, data, pending)
+    return conclude(world, seen, report, pending), seen
+
+
+def judged(
+    world: World,
+    twin_of: Callable[[Gold], twin.Twin],
+    report: Report,
+    data: tuple[str, ...],
+    pending: dict[str, str],
+) -> Report:
+    """Fill a report with what all witnesses say of a captured world, and the verdict.
+
+    Args:
+        world: as captured, not jittered; its input values are changed.
+        twin_of: compares with the same step on one rank.
+        data, pending: as for `check`.
+    """
+    return conclude(world, witnesses(world, twin_of, report, data, pending), report, pending)
+
+
+def conclude(world: World, seen: Witnesses, report: Report, pending: dict[str, str]) -> Report:
+    """Fill a report with the verdict on what the witnesses said."""
     report.findings = choose(seen)
-    report.established = established(world, seen, dict(pending or {}))
-    report.undecided = seen.undecided
+    report.established += established(world, seen, pending)
+    report.undecided += seen.undecided
     report.unknown_ops = seen.typing.unknown
     return report
 
 
 def witnesses(
     world: World,
-    step: Callable[..., Any],
-    make: Callable[[Any], Any],
+    twin_of: Callable[[Gold], twin.Twin],
     report: Report,
     data: tuple[str, ...],
     pending: dict[str, str],
@@ -109,7 +151,7 @@ def witnesses(
         seen.randomness, open_ = randomness.judge(sim, gold.seen, seen.typing.types)
         seen.undecided += open_
     with _timed(report, "twin"):
-        seen.twin = twin.judge(world, gold, step, make)
+        seen.twin = twin_of(gold)
     seen.undecided = list(dict.fromkeys(seen.undecided))
     return seen
 
@@ -123,12 +165,6 @@ def _ask_gold(seen: Witnesses, gold: Gold, contradicted: list[Finding]) -> None:
     if not seen.loss:
         seen.after, known = judge_after(gold, judged)
         seen.backward = locate(gold, known)
-
-
-def _captured(
-    step: Callable[..., Any], make: Callable[[Any], Any], mesh: Mapping[str, int]
-) -> World:
-    return capture_world(step, make, mesh)
 
 
 def _has_parameters(world: World) -> bool:

@@ -20,6 +20,7 @@ class Finding:
         got, want: the types or values found and needed.
         why: why it matters, in one sentence.
         fix: a line to paste, in the user's own names.
+        fix_line: the "file:number" that it replaces, where that is not `line`.
         verified: the fix was applied in the simulated world and all witnesses came out silent.
         witness: who says so: "order", "randomness", "gold", "twin", "after" or "types".
         related: other lines that take part, each "file:number".
@@ -42,6 +43,7 @@ class Finding:
     verified: bool = False
     witness: str = ""
     related: tuple[str, ...] = ()
+    fix_line: str = ""
 
     def __str__(self) -> str:
         at = "  ".join(part for part in (self.line, self.source) if part)
@@ -56,7 +58,9 @@ class Finding:
     def _fix_text(self) -> str:
         if not self.fix:
             return ""
-        return f"{self.fix}   (verified)" if self.verified else self.fix
+        notes = [f"for {self.fix_line}"] if self.fix_line else []
+        notes += ["verified"] if self.verified else []
+        return f"{self.fix}   ({', '.join(notes)})" if notes else self.fix
 
 
 @dataclass

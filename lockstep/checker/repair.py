@@ -1,0 +1,109 @@
+"""Repairs that were tried: applied to the running code, and verified by every witness.
+
+Candidates come cheapest first. One is printed as verified only if the whole check is silent with
+it, and a run on one rank could be compared; a fault that shows in gradients alone may do without
+one where the repair leaves the losses as they are. What was tried and fails is not printed.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import time
+from collections.abc import Callable
+
+import torch
+
+from lockstep.checker.compare import same
+from lockstep.checker.edits import Edit, applied
+from lockstep.checker.finding import Finding, Report
+from lockstep.checker.lines import source_of
+from lockstep.checker.variants import variants
+from lockstep.checker.verdict import Witnesses
+
+Examined = tuple[Report, Witnesses]
+
+
+def repaired(
+    report: Report, seen: Witnesses, again: Callable[[], Examined], budget_s: float
+) -> list[Finding]:
+    """Return a report's findings with fixes that were tried out.
+
+    Where several faults are independent, each repair stays in place while the next one is sought;
+    they are verified together.
+
+    Args:
+        again: examines the step anew, as its code is then.
+        budget_s: seconds after which no further candidate is tried.
+    """
+    end = time.monotonic() + budget_s
+    if len(report.findings) != 1:
+        return report.findings
+    (finding,) = report.findings
+    failed: set[str] = set()
+    for edit in candidates(finding, seen):
+        if time.monotonic() > end:
+            break
+        if _verified(edit, finding, seen, again):
+            return [_fixed(finding, edit)]
+        failed.add(edit.text)
+    if finding.fix in failed:
+        return [dataclasses.replace(finding, fix=None)]
+    return [finding]
+
+
+def candidates(finding: Finding, seen: Witnesses) -> list[Edit]:
+    """Edits that may repair a finding, the likeliest and cheapest first."""
+    found: list[Edit] = []
+    for told, repairs in zip(seen.typing.findings, seen.typing.repairs, strict=False):
+        if told.axis == finding.axis and told.line == finding.line:
+            found += [Edit(r.line, r.text) for r in repairs]
+    if finding.fix:
+        found.append(Edit(finding.line, finding.fix))
+    if finding.axis is not None and finding.witness != "order":
+        texts = variants(finding.source, finding.axis)
+        found += [Edit(finding.line, text) for text in texts]
+    usable = (e for e in found if e.line and _is_statement(e.text) and e.text != source_of(e.line))
+    return list(dict.fromkeys(usable))
+
+
+def _is_statement(text: str) -> bool:
+    try:
+        ast.parse(text)
+    except SyntaxError:
+        return False
+    return "..." not in text
+
+
+def _verified(
+    edit: Edit, finding: Finding, before: Witnesses, again: Callable[[], Examined]
+) -> bool:
+    try:
+        with applied(edit):
+            report, seen = again()
+    except Exception:  # a line that was changed may fail in any way: it is no repair then
+        return False
+    if not report.ok or seen.apart or seen.unknown:
+        return False
+    if not seen.twin.why_not:
+        return True
+    backward_alone = finding.witness in ("gold", "after") and not before.loss
+    return backward_alone and _same_losses(before, seen)
+
+
+def _same_losses(before: Witnesses, after: Witnesses) -> bool:
+    old, new = _losses(before), _losses(after)
+    return len(old) == len(new) and all(same(a, b) for a, b in zip(old, new, strict=True))
+
+
+def _losses(seen: Witnesses) -> list[torch.Tensor]:
+    if seen.gold is None:
+        return []
+    sim = seen.gold.sim
+    roots = [sim.at[0][root] for root, _ in sim.world.ranks[0].notes.roots]
+    return [value for row in roots for value in seen.gold.seen[row]]
+
+
+def _fixed(finding: Finding, edit: Edit) -> Finding:
+    place = edit.line if edit.line != finding.line else ""
+    return dataclasses.replace(finding, fix=edit.text, verified=True, fix_line=place)
