@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import linecache
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,9 +105,8 @@ def _living(path: str, code: CodeType) -> list[FunctionType]:
 
 
 def _add_names(namespace: dict[str, Any], added: list[tuple[dict[str, Any], str]]) -> None:
-    import lockstep
-
-    for name, value in {"ls": lockstep, **_NAMES}.items():
+    door = sys.modules["lockstep"]  # what a user's file imports as ls
+    for name, value in {"ls": door, **_NAMES}.items():
         if name not in namespace:
             namespace[name] = value
             added.append((namespace, name))
