@@ -100,7 +100,6 @@ def new_shape(me: Here) -> None:
     step(model, batch(4, 8))
     model.zero_grad()
     me.result(step(model, batch(4, 8)).item())
-    me.strike()
     model.zero_grad()
     step(model, batch(3, 8))
 
@@ -110,28 +109,23 @@ def renamed(me: Here) -> None:
     (pinned,) = artifacts(me.folder)
     Net().zero_grad()
     me.result(compiled(store=pinned)(Net(), batch(4, 8)).item())
-    me.strike()
     compiled(store=pinned)(Renamed(), batch(4, 8))
 
 
 def odd_shape(me: Here) -> None:
-    me.strike()
     compiled()(Net(), batch(4, 9 if me.rank == 1 else 8))
 
 
 def other_step(me: Here) -> None:
     train, evaluate = compiled(), compiled(eval_step)
-    me.strike()
     (evaluate if me.rank == 1 else train)(Net(), batch(4, 8))
 
 
 def branches(me: Here) -> None:
-    me.strike()
     compiled()(Branching(), batch(4, 8))
 
 
 def raises(me: Here) -> None:
-    me.strike()
     compiled()(Raising(), batch(4, 8))
 
 
@@ -144,13 +138,11 @@ def flipped(me: Here) -> None:
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
     torch.distributed.barrier()
-    me.strike()
     compiled()(Net(), batch(4, 8))
 
 
 def no_store(me: Here) -> None:
     """LOCKSTEP_STORE names something below a file."""
-    me.strike()
     compiled()(Net(), batch(4, 8))
 
 
@@ -161,8 +153,6 @@ def sleeps(me: Here) -> None:
         me.result(step(model, batch(4, 8)).item())
         model.zero_grad()
     try:
-        if me.rank == 1:
-            me.strike()
         step(model, batch(4, 8) + (100 if me.rank == 1 else 0))
     except IndexError:
         time.sleep(120)
@@ -173,7 +163,6 @@ def between(me: Here) -> None:
     step, model = compiled(), Net()
     step(model, batch(4, 8))
     if me.rank == 1:
-        me.strike()
         raise KeyError("learning_rate")
     for _ in range(5):
         model.zero_grad()

@@ -33,6 +33,7 @@ class Ended:
         codes: exit code of each rank, as torchrun saw it; -15 where torchrun ended it.
         texts: by rank what it printed, stdout then stderr.
         gone: seconds from the strike (else from the start) until no rank's process was left.
+        told: the same from the first report of a fault; None where none was reported.
         results: by rank the JSON value that it left; None where it left none.
         events: the journals' lines, of all ranks and runs below the folder, by time.
     """
@@ -41,6 +42,7 @@ class Ended:
     codes: dict[int, int]
     texts: list[str]
     gone: float
+    told: float | None
     results: list[Any]
     events: list[dict[str, Any]] = field(repr=False)
     torchrun: str = field(repr=False)
@@ -157,13 +159,16 @@ def _ended(folder: Path, world: int, code: int | None, begin: float, end: float)
     strike = folder / "strike"
     start = float(strike.read_text()) if strike.exists() else begin
     lines = [x for path in folder.glob("runs/2*/*.jsonl") for x in path.read_text().splitlines()]
+    events = sorted((json.loads(line) for line in lines), key=lambda row: row["time"])
+    faults = [row["time"] for row in events if row["event"] in ("fault", "fault_seen")]
     return Ended(
         code=-1 if code is None else code,
         codes={int(rank): int(value) for rank, value in _FAILED.findall(torchrun)},
         texts=[_printed(folder / "logs", rank) for rank in range(world)],
         gone=end - start,
+        told=end - faults[0] if faults else None,
         results=[_result(folder, rank) for rank in range(world)],
-        events=sorted((json.loads(line) for line in lines), key=lambda row: row["time"]),
+        events=events,
         torchrun=torchrun,
     )
 

@@ -18,7 +18,7 @@ import pytest
 
 from tests.ranks.launch import QUICK, ROOT, Ended, Torchrun
 
-LIMIT = 15.0  # seconds from the failure until no process is left
+LIMIT = 15.0  # seconds from the report of the failure until no process is left
 LOSS = 2.83976411819458  # what the same step gives eagerly; `lives` and `alone` compare it
 
 
@@ -39,7 +39,7 @@ def failed(torchrun: Torchrun, name: str, folder: Path, **options: Any) -> Ended
     ended = torchrun.run("tests.ranks.bad_input", name, folder=folder, **options)
     assert ended.code == 1, ended.report()
     assert len(ended.codes) == 2 and 0 not in ended.codes.values(), ended.report()
-    assert ended.gone < LIMIT, ended.report()
+    assert ended.told is not None and ended.told < LIMIT, ended.report()
     assert not list(folder.glob("store/.*")), sorted(folder.glob("store/.*"))
     return ended
 
@@ -182,7 +182,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "OMP_NUM_THREADS": "1",
     }
     command = [sys.executable, "-m", "tests.ranks.bad_input", "alone"]
-    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=220)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "train_step v0" in done.stderr and "built by rank 0" in done.stderr
     return json.loads((folder / "result0").read_text())
