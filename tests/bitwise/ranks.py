@@ -44,6 +44,7 @@ def note(case: str, claim: str, odd: str | None, values: int, begin: float, **mo
     seconds = time.monotonic() - begin
     row = {"case": case, "claim": claim, "odd": odd, "values": values, "seconds": seconds}
     rows.append({**row, **more})
+    here.result(rows)  # so that what was found before an end is there to be read
 
 
 def against_eager(case: str, run: Callable[..., History], *steps: Callable[..., Any]) -> None:
@@ -106,4 +107,3 @@ def quick() -> None:
 
 if __name__ == "__main__":
     (quick if "quick" in sys.argv else everything)()
-    here.result(rows)
