@@ -8,15 +8,17 @@ A command shows its line when it exits with 0; what it prints last is its figure
 
 from __future__ import annotations
 
-import subprocess
+import contextlib
+import os
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
 from rich.console import Console
 from rich.table import Table
+
+from lockstep.report.job import run_job
 
 ROOT = Path(__file__).parent.parent
 TAIL = 30  # lines of a failing command's output that are shown
@@ -46,6 +48,7 @@ BARS = [
         "-m tests.bitwise --ranks 2 4",
         limit_s=3600,
     ),
+    Bar("a wrong cell of a test matrix fails with its line, the right pass", "-m tests.plugin"),
     Bar(
         "three ways side by side, from empty caches and warm",
         "-m lockstep compare examples/train_llama.py --nproc-per-node 2 -- --steps 5",
@@ -76,20 +79,11 @@ class Outcome:
 
 def run(command: str, limit_s: float = 1200.0) -> Outcome:
     """Run `python <command>` at the root of the repository; at its limit it counts as failed."""
-    start = time.perf_counter()
-    try:
-        done = subprocess.run(
-            [sys.executable, *command.split()],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=ROOT,
-            timeout=limit_s,
-        )
-        code, text = done.returncode, done.stdout
-    except subprocess.TimeoutExpired:
-        code, text = 124, f"stopped after {limit_s:.0f} s"
-    return Outcome(code, time.perf_counter() - start, text)
+    with contextlib.chdir(ROOT):
+        done = run_job([sys.executable, *command.split()], dict(os.environ), limit_s)
+    if done.code is None:
+        return Outcome(124, done.seconds, f"{done.output}\nstopped after {limit_s:.0f} s")
+    return Outcome(done.code, done.seconds, done.output)
 
 
 def table(rows: list[tuple[Bar, Outcome]]) -> Table:

@@ -7,40 +7,31 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
+
+from lockstep.report.job import run_job
 
 ROOT = Path(__file__).parent.parent
 LIMIT_S = 300
 
 
-def demo(store: str) -> tuple[str, float]:
-    """Train on two ranks with this store; return what was printed and the seconds it took."""
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-    ]
-    environment = {**os.environ, "LOCKSTEP_STORE": store, "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
-    start = time.perf_counter()
-    done = subprocess.run(
-        [*command, "examples/train_llama.py"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        cwd=ROOT,
-        env=environment,
-        timeout=LIMIT_S,
-    )
-    if done.returncode:
-        raise SystemExit(f"{done.stdout}\nthe demo ended with exit code {done.returncode}")
-    return done.stdout, time.perf_counter() - start
+def demo(folder: Path) -> tuple[str, float]:
+    """Train on two ranks with the store in a folder; return what was printed and the seconds."""
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = {
+        **os.environ,
+        "LOCKSTEP_STORE": str(folder / "store"),
+        "LOCKSTEP_RUNS": str(folder / "runs"),
+        "OMP_NUM_THREADS": "1",
+        "COLUMNS": "160",
+    }
+    command = [sys.executable, *torchrun, str(ROOT / "examples" / "train_llama.py")]
+    done = run_job(command, environment, LIMIT_S)
+    if done.code != 0:
+        raise SystemExit(f"{done.output}\nthe demo ended with exit code {done.code}")
+    return done.output, done.seconds
 
 
 def roles(text: str) -> list[str]:
@@ -60,8 +51,8 @@ def figure(text: str, label: str) -> float:
 def main() -> int:
     """Run both starts, print their figures, and return 0 where they hold."""
     with tempfile.TemporaryDirectory() as folder:
-        first, first_s = demo(str(Path(folder) / "store"))
-        second, second_s = demo(str(Path(folder) / "store"))
+        first, first_s = demo(Path(folder))
+        second, second_s = demo(Path(folder))
     start, end, bigram = (
         figure(first, label) for label in ("at the start", "the last 20 steps", "of this text")
     )

@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # run as a script
 
 from bench.measure import spread  # noqa: E402  (the path comes first)
+from lockstep.report.job import run_job  # noqa: E402
 
 LIMIT_S = 900
 
@@ -74,24 +74,18 @@ def start(way: Way, ranks: int, layers: int, caches: Path) -> list[dict[str, flo
     environment = {key: value for key, value in os.environ.items() if key[:8] != "LOCKSTEP"}
     environment |= {
         "LOCKSTEP_STORE": str(caches / "store"),
+        "LOCKSTEP_RUNS": str(caches / "runs"),
         "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": str(ROOT),
     }
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    flags = ["--out", out, "--backend", way.backend, "--layers", str(layers)]
-    done = subprocess.run(
-        [sys.executable, *torchrun, ROOT / "bench" / "start_rank.py", *flags]
-        + (["--own-caches"] if way.own_caches else []),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=environment,
-        cwd=caches,
-        timeout=LIMIT_S,
-    )
-    if done.returncode:
-        raise SystemExit(f"{done.stdout}\n{way.name}: the job ended with {done.returncode}")
+    flags = ["--out", str(out), "--backend", way.backend, "--layers", str(layers)]
+    script = [str(ROOT / "bench" / "start_rank.py"), *flags]
+    script += ["--own-caches"] if way.own_caches else []
+    done = run_job([sys.executable, *torchrun, *script], environment, LIMIT_S)
+    if done.code != 0:
+        raise SystemExit(f"{done.output}\n{way.name}: the job ended with {done.code}")
     seen = [json.loads(path.read_text()) for path in sorted(out.glob("rank*.json"))]
     shutil.rmtree(out)
     return seen

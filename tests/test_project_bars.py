@@ -55,7 +55,7 @@ def test_a_command_that_hangs_is_stopped_and_counts_as_failed():
     outcome = bars.run("-c import(time)", limit_s=5)
     assert outcome.code != 0
     outcome = bars.run("-m http.server 0 --bind 127.0.0.1", limit_s=1)
-    assert (outcome.code, outcome.text) == (124, "stopped after 1 s")
+    assert (outcome.code, outcome.last_line) == (124, "stopped after 1 s")
 
 
 TEXT = """
@@ -81,6 +81,6 @@ def test_the_demo_is_read_from_its_tables():
 def test_the_demo_fails_where_its_line_does_not_hold(second, end, code, monkeypatch, capsys):
     first = TEXT.replace("1.3707", str(end))
     texts = iter([(first, 60.0), (first.replace("built", second), 40.0)])
-    monkeypatch.setattr(demo, "demo", lambda store: next(texts))
+    monkeypatch.setattr(demo, "demo", lambda folder: next(texts))
     assert demo.main() == code
     assert f"loss 5.640 -> {end:.3f}" in capsys.readouterr().out
