@@ -55,6 +55,13 @@ def test_a_report_is_ok_without_findings_and_counts_them_else():
     ]
 
 
+def test_a_long_list_of_what_is_undecided_is_cut_in_the_text_alone():
+    report = Report(undecided=[f"w{i}" for i in range(20)])
+    assert str(report).splitlines()[-2:] == ["  w7", "  and 12 more; the JSON has them all"]
+    assert len(report.to_json()["undecided"]) == 20
+    assert str(Report(undecided=["w"] * 9)).splitlines()[-1] == "  w"
+
+
 def test_a_report_is_json():
     text = json.dumps(Report([PARTIAL], unknown_ops=Counter({"aten.foo": 2})).to_json())
     assert json.loads(text)["findings"][0]["axis"] == "tp"

@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+MOST_LINES = 8  # of what is undecided that a text shows
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -91,7 +93,8 @@ class Report:
         parts = [str(finding) for finding in self.findings]
         if found:
             parts.append(f"{found} finding{'s' if found > 1 else ''}")
-        parts += [_listed("established", self.established), _listed("undecided", self.undecided)]
+        parts += [_listed("established", self.established)]
+        parts += [_listed("undecided", _shortened(self.undecided))]
         if self.unknown_ops:
             named = [f"{op} ({count})" for op, count in self.unknown_ops.most_common(8)]
             parts.append(_listed("no type rule for", named))
@@ -107,6 +110,12 @@ class Report:
             "unknown_ops": dict(self.unknown_ops),
             "seconds": self.seconds,
         }
+
+
+def _shortened(lines: list[str]) -> list[str]:
+    """The first lines; a model of a thousand parameters would bury the rest of a report."""
+    left = len(lines) - MOST_LINES
+    return lines if left <= 1 else [*lines[:MOST_LINES], f"and {left} more; the JSON has them all"]
 
 
 def _listed(title: str, lines: list[str]) -> str:

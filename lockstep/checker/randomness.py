@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import torch
 from torch.fx import Node
 
+from lockstep import _compat
 from lockstep.checker.compare import same_along
 from lockstep.checker.finding import Finding
 from lockstep.checker.lines import source_of
@@ -53,7 +54,17 @@ def judge(sim: Simulation, seen: Values, types: Types) -> tuple[list[Finding], l
 def _drawing(sim: Simulation) -> list[int]:
     drawn = {node for node, _ in sim.world.ranks[0].notes.draws}
     forward = (r for r, nodes in enumerate(sim.rows) if sim.phase[r] == "forward")
-    return [row for row in forward if sim.rows[row][0] in drawn]
+    return [row for row in forward if sim.rows[row][0] in drawn and _draws(sim.rows[row][0])]
+
+
+def _draws(node: Node) -> bool:
+    """Whether an operator that can draw does: attention with a dropout of 0 does not."""
+    schema = _compat.schema_or_none(node.target)
+    for at, argument in enumerate(schema.arguments if schema is not None else ()):
+        if argument.name == "dropout_p":
+            given = node.args[at] if at < len(node.args) else argument.default_value
+            return node.kwargs.get("dropout_p", given) != 0
+    return True
 
 
 def _combined_with(sim: Simulation, row: int) -> int | None:
