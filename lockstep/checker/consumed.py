@@ -113,7 +113,7 @@ def _judge(flow: Flow, gradient: Gradient, kind: Kind) -> Fault | None:
             kind,
             want,
         )
-    if kind.power and not sharded:
+    if kind.power and kind.tag == "E" and not sharded:
         return _fault(
             gradient,
             f"{name} is summed over {axis} where the loss is a mean",

@@ -100,10 +100,10 @@ class Flow:
         rule = find(name)
         picks = self._picks(node, peers)
         ctx = self._context(node, peers, picks)
+        if not ctx.operands and (not is_tensor(node) or node.all_input_nodes):
+            return self._of_numbers(ctx)
         if rule is not None:
             made = rule.of(ctx)
-        elif not ctx.operands and not is_tensor(node):
-            return EQUAL
         else:
             self.unknown[name] += 1
             made = self._without_rule(ctx)
@@ -116,6 +116,12 @@ class Flow:
         if ctx.forward and any(o.kind.note == "moved" for o in ctx.operands):
             made = made if "all_to_all" in name else _each(made, _in_moved_order)
         return made
+
+    def _of_numbers(self, ctx: Context) -> Any:
+        """A result of numbers alone, or a piece of several results."""
+        if op_name(ctx.node.target) == "getitem":
+            return find("getitem").of(ctx)  # type: ignore[union-attr]
+        return VARYING if ctx.differs else EQUAL
 
     def _context(self, node: Node, peers: list[Node], picks: dict[Node, Kind]) -> Context:
         return Context(

@@ -8,7 +8,7 @@ import torch
 from torch.fx import Node
 
 from lockstep.checker.flow import Graphs
-from lockstep.checker.kinds import EQUAL, UNKNOWN, VARYING, Kind, kind_of
+from lockstep.checker.kinds import EQUAL, UNKNOWN, VARYING, Kind, kind_of, shard
 from lockstep.checker.world import RankTrace, World
 from lockstep.spmd.types import Type
 
@@ -23,8 +23,12 @@ def _comparable(trace: RankTrace) -> list[Node]:
     return [n for n in trace.nodes if n.op not in ("placeholder", "output", "get_attr")]
 
 
-def graphs_of(world: World, axis: str) -> tuple[Graphs, list[str]]:
-    """Return one axis' graphs, and the inputs whose placement nothing declares."""
+def graphs_of(world: World, axis: str, rows: bool = True) -> tuple[Graphs, list[str]]:
+    """Return one axis' graphs, and the parameters whose placement nothing declares.
+
+    Args:
+        rows: take arguments that differ on an axis over which losses add up as shards of rows.
+    """
     group = [world.ranks[rank] for rank in world.group(0, axis)]
     trace = group[0]
     by_name = {node.name: node for node in trace.nodes}
@@ -38,7 +42,9 @@ def graphs_of(world: World, axis: str) -> tuple[Graphs, list[str]]:
         if over == axis and before is not None and after is not None and before is not after:
             moves[after] = (verb, src, dst, before, line)
             claims.setdefault(after, dst)
-    inputs, undecided = _inputs(group, axis, claims)
+    roots = [root for root, _ in trace.notes.roots]
+    shared = rows and any(claims.get(root) in ("P", "P(mean)") for root in roots)
+    inputs, undecided = _inputs(group, axis, claims, shared)
     return Graphs(
         axis=axis,
         nodes=[trace.nodes for trace in group],
@@ -46,13 +52,13 @@ def graphs_of(world: World, axis: str) -> tuple[Graphs, list[str]]:
         claims=claims,
         moves=moves,
         cotangents={by_name[f]: by_name[b] for f, b in trace.cotangents.items() if f in by_name},
-        roots=[root for root, _ in trace.notes.roots],
+        roots=roots,
         phases={by_name[name]: phase for name, phase in trace.phases.items()},
     ), undecided
 
 
 def _inputs(
-    group: list[RankTrace], axis: str, claims: dict[Node, Type]
+    group: list[RankTrace], axis: str, claims: dict[Node, Type], rows: bool
 ) -> tuple[dict[Node, Kind], list[str]]:
     """The kinds of inputs: by claim, then mark, then as their values are."""
     trace = group[0]
@@ -71,6 +77,8 @@ def _inputs(
             kinds[spec.name] = kinds.get(spec.name.removesuffix(".grad"), UNKNOWN)
         else:
             kinds[spec.name] = _by_value([t.inputs[i] for t in group])
+            if rows and spec.kind == "arg" and kinds[spec.name].tag == "V" and spec.shape:
+                kinds[spec.name] = shard(0)
             if spec.kind == "param":
                 undecided.append(f"{spec.name} on {axis}: taken as {kinds[spec.name]!r}")
         inputs[node] = kinds[spec.name]

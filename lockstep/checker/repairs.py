@@ -15,6 +15,7 @@ from lockstep.checker.rules.context import Fault
 from lockstep.checker.source import bare, line_of, place_of, segment_for, statement, text_of
 
 Place = tuple[int, int]
+MANY = "more of the same kind"
 
 
 @dataclass(frozen=True)
@@ -106,13 +107,14 @@ class Repairs:
 
     def _gathered(self, fault: Fault) -> list[Repair | None]:
         """Gather along the dimension that is sharded."""
-        assert fault.operand is not None
         move = self.flow.graphs.moves.get(fault.node)
+        if move is None or move[0] != "all_gather":
+            return []
         line = self.line_at(fault.node)
         text = bare(text_of(line))
-        inner = place_of(fault.operand, line, self.names)
+        inner = place_of(move[3], line, self.names)
         call = _call_around(text, inner) if inner is not None else None
-        if move is None or call is None or inner is None or move[0] != "all_gather":
+        if call is None or inner is None:
             return []
         name, src, dst = text[slice(*inner)], fault.got, move[2]
         return [Repair(line, _put(text, call, self._call("all_gather", name, src, str(dst))))]
@@ -126,6 +128,11 @@ class Repairs:
         parameter = fault.operand
         if parameter is None or "P" not in fault.got:
             return []
+        if MANY in fault.what:
+            root = self.names.get(parameter, "model").partition(".")[0]
+            way = "mean" if "mean" in fault.got else "sum"
+            whole = f'ls.reduce_grads({root}, {self.axis}="{way}")'
+            return [Repair("", whole, forward=False)]
         name = self._spelled(parameter)
         reduced = self._call("all_reduce", f"{name}.grad", fault.got, "R")
         late = Repair("", f"{name}.grad = {reduced}", forward=False)
@@ -153,6 +160,7 @@ class Repairs:
     # -- the pieces
 
     def _call(self, verb: str, name: str, src: str, dst: str) -> str:
+        src = src.replace("(mean)", '("mean")')
         return f'ls.{verb}({name}, "{self.axis}", src={src}, dst={dst})'
 
     def _wrap(self, verb: str, src: str, dst: str, operand: Node, fault: Fault) -> Repair | None:

@@ -16,11 +16,11 @@ from lockstep.checker.finding import Finding
 from lockstep.checker.flow import Flow
 from lockstep.checker.graphs import aligned, graphs_of
 from lockstep.checker.kinds import Kind
-from lockstep.checker.repairs import Repair
+from lockstep.checker.repairs import MANY, Repair
 from lockstep.checker.rules.context import Fault
 from lockstep.checker.ties import Ties
 from lockstep.checker.wording import Writer
-from lockstep.checker.world import World
+from lockstep.checker.world import RankTrace, World
 from lockstep.spmd.types import Type
 
 
@@ -69,6 +69,8 @@ def _infer_axis(world: World, axis: str, typing: Typing) -> None:
     graphs, undecided = graphs_of(world, axis)
     typing.undecided += undecided
     flow = Flow(graphs).run()
+    if flow.faults and not Flow(plain := graphs_of(world, axis, rows=False)[0]).run().faults:
+        graphs, flow = plain, Flow(plain).run()  # the batch does not lie in rows
     trace = world.ranks[0]
     carries = frozenset(graphs.cotangents) if graphs.roots else None
     ties = Ties(flow, carries).run()
@@ -102,11 +104,18 @@ def _gradients(world: World, flow: Flow, names: dict[Node, str]) -> list[Gradien
             continue
         wanted = flow.graphs.claims.get(parameter)
         kind = flow.kinds.get(parameter)
-        if wanted is None and isinstance(kind, Kind) and kind.varies:
+        if wanted is None and isinstance(kind, Kind) and not (kind.same and _constant(trace, name)):
             wanted = kind.type()
         raw = flow.graphs.cotangents.get(parameter)
         found.append(Gradient(name, parameter, by_name[held], raw, wanted))
     return found
+
+
+def _constant(trace: RankTrace, name: str) -> bool:
+    """Whether an input holds one number: then its being equal on all ranks tells nothing."""
+    at = next(i for i, spec in enumerate(trace.graph.inputs) if spec.name == name)
+    value = trace.inputs[at]
+    return value.numel() < 2 or bool((value == value.flatten()[0]).all())
 
 
 def told(flow: Flow, ties: Ties, gradients: list[Gradient]) -> list[Fault]:
@@ -157,7 +166,7 @@ def _grouped(faults: list[Fault]) -> list[Fault]:
     found = []
     for same in groups.values():
         first = same[0]
-        rest = f"; {len(same) - 1} more of the same kind" if len(same) > 1 else ""
+        rest = f"; {len(same) - 1} {MANY}" if len(same) > 1 else ""
         found.append(
             Fault(
                 first.code,

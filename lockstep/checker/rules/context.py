@@ -175,7 +175,9 @@ def bind(node: Node) -> dict[str, Any]:
 
 def is_tensor(value: Any) -> bool:
     """Whether this is a node whose value is one tensor."""
-    return isinstance(value, Node) and isinstance(value.meta.get("val"), torch.Tensor)
+    if not isinstance(value, Node):
+        return False
+    return value.op == "get_attr" or isinstance(value.meta.get("val"), torch.Tensor)
 
 
 def shape_of(node: Any) -> tuple[int, ...]:
