@@ -41,9 +41,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if marker.args or (meshes is not None and "lockstep_mesh" not in metafunc.fixturenames):
         pytest.fail(_misused(metafunc, marker), pytrace=False)
     if meshes is not None:
-        each = [meshes] if isinstance(meshes, Mapping) else list(meshes)
-        ids = [mesh_name(mesh) for mesh in each]
-        metafunc.parametrize("lockstep_mesh", each, ids=ids, indirect=True)
+        cells = [meshes] if isinstance(meshes, Mapping) else list(meshes)
+        ids = [mesh_name(mesh) for mesh in cells]
+        metafunc.parametrize("lockstep_mesh", cells, ids=ids, indirect=True)
     for name, values in options.items():
         each = values if isinstance(values, (list, tuple)) else [values]
         metafunc.parametrize(name, each, ids=[f"{name}={value}" for value in each])
@@ -59,7 +59,7 @@ def lockstep_mesh(request: pytest.FixtureRequest) -> Mapping[str, int] | None:
 def lockstep_check(
     request: pytest.FixtureRequest, lockstep_mesh: Mapping[str, int] | None
 ) -> Callable[..., Report]:
-    """`ls.check` on the mesh of the marker: fails the test with the report where it finds something.
+    """`ls.check` on the mesh of the marker; what it finds fails the test, with the report as text.
 
     Call it as `ls.check`: a step or a module, what makes its arguments, and options. `mesh=` takes
     the place of the marker's.
