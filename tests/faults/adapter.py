@@ -24,10 +24,6 @@ def type_of(letter: str) -> Any:
     return S(int(letter[1:])) if letter[0] == "S" else LETTERS[letter]
 
 
-def types_of(letters: dict[str, str]) -> dict[str, Any]:
-    return {axis: type_of(letter) for axis, letter in letters.items()}
-
-
 class Ours(importlib.import_module("_kit").Base):  # type: ignore[misc]
     """One rank's object. Its groups are those of the mesh that `make` is given."""
 
@@ -41,10 +37,10 @@ class Ours(importlib.import_module("_kit").Base):  # type: ignore[misc]
         t = t.detach().clone()
         if grad and t.is_floating_point():
             t = torch.nn.Parameter(t)
-        return ls.typed(t, **types_of(types))
+        return self.ann(t, **types)
 
     def ann(self, t: torch.Tensor, **types: str) -> torch.Tensor:
-        return ls.typed(t, **types_of(types))
+        return ls.typed(t, **{axis: type_of(letter) for axis, letter in types.items()})
 
     def v2p(self, x: torch.Tensor, a: str) -> torch.Tensor:
         return ls.typed(x, **{a: P})

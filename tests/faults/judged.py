@@ -11,7 +11,6 @@ import torch
 
 from lockstep.checker.finding import Finding
 from tests.faults.expected import wanted
-from tests.faults.pasted import worst_error
 
 
 @dataclass
@@ -21,7 +20,6 @@ class Outcome:
     Args:
         wrong: the findings of the wrong program; `right` of its right twin.
         error: why it could not be checked, if it could not.
-        pasted: the largest error of the gradients with the verified fix pasted in, on real ranks.
     """
 
     name: str
@@ -29,7 +27,6 @@ class Outcome:
     right: list[Finding] = field(default_factory=list)
     unknown: int = 0
     error: str = ""
-    pasted: float | None = None
     seconds: float = 0.0
 
     @property
@@ -79,10 +76,6 @@ def judge(case: Any, adapter: Any) -> Outcome:
     except Exception as error:
         outcome.error = f"{type(error).__name__}: {str(error).splitlines()[0]}"
     outcome.seconds = time.perf_counter() - start
-    fixed = outcome.fix
-    if fixed is not None and fixed.fix is not None:
-        place = fixed.fix_line or fixed.line
-        outcome.pasted = worst_error(case, adapter, place, fixed.fix)
     return outcome
 
 
