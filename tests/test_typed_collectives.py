@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -9,10 +11,14 @@ import torch
 
 import lockstep as ls
 from lockstep import I, P, R, S, V
+from lockstep.build.artifact import pack
+from lockstep.build.backends import lower
+from lockstep.capture.capture import capture
 from lockstep.errors import UsageError
 from lockstep.spmd import calls, transitions
 from lockstep.spmd.calls import Started
 from lockstep.spmd.transitions import TABLE
+from tests.sources import ROOT
 from tests.threads import World
 from tests.typed_cases import ROWS, UNEVEN, Case
 
@@ -147,6 +153,31 @@ def test_results_are_no_aliases_of_what_came_in(two: World) -> None:
         return x.flatten().tolist()
 
     assert two.run(rank) == [[1.0] * 4] * 2
+
+
+LOAD = """
+import sys
+import torch
+import lockstep as ls
+from lockstep.build.artifact import Artifact
+from lockstep.run.loader import load_program
+call = load_program(Artifact.from_bytes(sys.stdin.buffer.read()))
+ls.mesh("cpu", tp=-1)
+print(call([torch.arange(4.0)])[0].tolist())
+assert "lockstep.spmd.typed_collectives" not in sys.modules
+"""
+
+
+@pytest.mark.parametrize("backend", ["graph", "inductor"])
+def test_a_fresh_process_loads_a_program_that_asks_for_the_coordinate(backend: str) -> None:
+    ls.mesh("cpu", tp=-1)
+    graph = capture(lambda x: ls.convert(x, "tp", src=R, dst=S(0)) * 2, torch.zeros(4))
+    program = lower(graph, backend)
+    assert program.requires["ops"] == ["lockstep::own_slice"]
+    command = [sys.executable, "-c", LOAD]
+    data = pack({}, program).to_bytes()
+    done = subprocess.run(command, input=data, capture_output=True, cwd=ROOT, timeout=120)
+    assert done.stdout.decode() == "[0.0, 2.0, 4.0, 6.0]\n", done.stderr.decode()
 
 
 X = torch.ones(4, 6, requires_grad=True)

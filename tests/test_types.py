@@ -17,7 +17,10 @@ from hypothesis import strategies as st
 
 import lockstep as ls
 from lockstep import I, P, R, S, V
+from lockstep.capture.binding import Step
 from lockstep.capture.capture import capture
+from lockstep.capture.reach import reach
+from lockstep.capture.state import collect
 from lockstep.errors import UsageError
 from lockstep.spmd import claims
 from lockstep.spmd.claims import in_phase, recording_claims
@@ -341,6 +344,19 @@ def test_what_is_intended_is_noted_with_its_reason() -> None:
     assert [i.place.file for i in said.intents] == [__file__] * 2
     with pytest.raises(UsageError, match="needs a reason"):
         ls.intended(rounded, reason=" ")
+
+
+def test_the_function_behind_an_intention_is_in_reach() -> None:
+    """Its code is part of what a program is made from, so a change of it is another program."""
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return reverse(rounded(mlp(x)[0]))
+
+    taken = Step(step)
+    call = taken.call((torch.zeros(1),), {})
+    found = reach(taken, call, collect(call)).functions
+    names = ("Reverse.forward", "Reverse.backward", "rounded", "mlp")
+    assert {f"{__name__}.{name}" for name in names} <= set(found)
 
 
 def test_the_phase_is_run_build_or_check() -> None:

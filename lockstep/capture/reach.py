@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from types import CellType, FunctionType, MethodType, ModuleType
+from types import BuiltinMethodType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any, Generic, Protocol
 
 import torch
@@ -26,6 +26,7 @@ _SITE = os.sep + "site-packages" + os.sep
 _PLAIN = (int, float, complex, str, bytes, type(None), list, dict, set, tuple)
 _BASES = (object, torch.nn.Module, Generic, Protocol)
 _TORCHS = ("training", "_parameters", "_buffers", "_modules")
+_OF_FUNCTIONS = ["forward", "backward", "setup_context", "jvp", "vmap"]
 _OPERATORS = {
     name for name in dir(torch.Tensor) if name.startswith("__") and name not in dir(object)
 } | {"__call__", "__getattr__"}
@@ -133,11 +134,13 @@ class _Walk:
             value = value.func
         if isinstance(value, MethodType):
             value = value.__func__
-        value = getattr(value, "__wrapped__", value)
+        value = _behind_apply(getattr(value, "__wrapped__", value))
         if isinstance(value, FunctionType):
             self._function(value)
         elif isinstance(value, type):
             self.mention(["__init__"] if name == value.__name__ else [])  # the code may make one
+            if issubclass(value, torch.autograd.Function):
+                self.mention(_OF_FUNCTIONS)  # autograd calls them, no code names them
             self._class(value)
 
     def _function(self, function: FunctionType) -> None:
@@ -201,6 +204,7 @@ class _Walk:
                     self.found.values[f"{label}:{name}"] = (value, None)
 
     def value(self, label: str, name: str, value: Any, mapping: Any) -> None:
+        value = _behind_apply(value)
         if isinstance(value, (FunctionType, MethodType, type, partial)):
             if mapping is not None:
                 self.found.places.append((mapping, name, value))
@@ -222,6 +226,12 @@ class _Walk:
 def _is_users_class(cls: type) -> bool:
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
     return file is not None and _is_users(file)
+
+
+def _behind_apply(value: Any) -> Any:
+    """The autograd Function whose `apply` this is: a C method, which says nothing by itself."""
+    owner = getattr(value, "__self__", None) if isinstance(value, BuiltinMethodType) else None
+    return owner if isinstance(owner, type) else value
 
 
 def _is_users(filename: str) -> bool:

@@ -175,10 +175,7 @@ class Gather(Action):
         return via.all_gather(x, len(self.sizes), self.axis)
 
     def finish(self, started: torch.Tensor, shape: Shape, via: Via = collectives) -> torch.Tensor:
-        whole = via.wait(started)
-        if self.dim == 0 and _even(self.sizes):
-            return whole
-        return _side_by_side(whole, shape, self.dim, self.sizes)
+        return _side_by_side(via.wait(started), shape, self.dim, self.sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,12 +230,13 @@ class Exchange(Action):
     in_splits: tuple[int, ...]
 
     def start(self, x: torch.Tensor, via: Via = collectives) -> torch.Tensor:
-        rows = x.movedim(self.dim, 0)
+        rows = x.movedim(self.dim, 0) if self.dim else x
         splits = list(self.out_splits), list(self.in_splits)
         return via.all_to_all(rows, *splits, self.axis)
 
     def finish(self, started: torch.Tensor, shape: Shape, via: Via = collectives) -> torch.Tensor:
-        return via.wait(started).movedim(0, self.dim).contiguous()
+        rows = via.wait(started)
+        return rows.movedim(0, self.dim).contiguous() if self.dim else rows
 
 
 def _run(function: object, x: torch.Tensor, *args: object) -> torch.Tensor:
@@ -272,7 +270,12 @@ def _side_by_side(
     whole: torch.Tensor, shape: Shape, dim: int, sizes: tuple[int, ...]
 ) -> torch.Tensor:
     """Join what came stacked along dimension 0 along `dim` instead, without the padding."""
+    even = _even(sizes)
+    if even and dim == 0:
+        return whole
     piece = list(shape)
     piece[dim] = max(sizes)
     pieces = whole.view(len(sizes), *piece).unbind(0)
+    if even:
+        return torch.cat(pieces, dim)
     return torch.cat([p.narrow(dim, 0, n) for p, n in zip(pieces, sizes, strict=True)], dim)
