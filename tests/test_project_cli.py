@@ -19,6 +19,9 @@ WORDS: dict[str, list[str]] = {
         *("SCRIPT", "ARGS", "--world-size", "--mesh", "--json", "--format", "--capture"),
         *("--calls", "--timeout"),
     ],
+    "explain": [
+        *("FILE", "LINE", "SCRIPT", "ARGS", "--world-size", "--mesh", "--calls", "--timeout"),
+    ],
     "compare": ["SCRIPT", "ARGS", "--nproc-per-node", "--json", "--timeout", "--keep"],
 }
 

@@ -12,12 +12,18 @@ from collections.abc import Callable, Sequence
 
 from lockstep.cli.check import check
 from lockstep.cli.compare import compare
+from lockstep.cli.explain import explain
 from lockstep.cli.show import show
 from lockstep.errors import LockstepError, UsageError
 
 OK, FOUND, MISUSED, INTERRUPTED = 0, 1, 2, 130
 
-VERBS: dict[str, Callable[..., int]] = {"show": show, "check": check, "compare": compare}
+VERBS: dict[str, Callable[..., int]] = {
+    "show": show,
+    "check": check,
+    "explain": explain,
+    "compare": compare,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -49,7 +49,7 @@ def check(
     from lockstep.spmd.mesh import parse_sizes
 
     sizes = parse_sizes(mesh, "--mesh")
-    ranks = _ranks(world_size, sizes, 1 if capture else 2)
+    ranks = ranks_of(world_size, sizes, 1 if capture else 2)
     most = calls if calls is not None else (50 if capture else 1)
     if ranks < 1 or most < 1 or timeout <= 0:
         raise UsageError(
@@ -69,7 +69,7 @@ def check(
     return 0 if judged.ok else 1
 
 
-def _ranks(given: int | None, sizes: dict[str, int], otherwise: int) -> int:
+def ranks_of(given: int | None, sizes: dict[str, int], otherwise: int) -> int:
     """The number of ranks, by --world-size, else what --mesh needs at least."""
     if given is not None or not sizes:
         return otherwise if given is None else given

@@ -85,8 +85,8 @@ def check_world(job: Job) -> Judged:
         UsageError: no step was captured: the script failed before, was stopped, or has none; or its
             mesh is not as `job.sizes` asks.
     """
-    with _importing_beside(job.script):
-        parts, not_called = _captures(job)
+    with importing_beside(job.script):
+        parts, not_called = captures(job)
         steps = [_judge(job, name, held) for name, held in parts.items()]
     return Judged(steps, not_called)
 
@@ -94,7 +94,12 @@ def check_world(job: Job) -> Judged:
 Parts = dict[str, list[tuple[Shipped, bytes]]]  # step -> what each rank that called it captured
 
 
-def _captures(job: Job) -> tuple[Parts, list[str]]:
+def captures(job: Job) -> tuple[Parts, list[str]]:
+    """Run the script; return what its ranks captured, and the names of steps that none called.
+
+    Raises:
+        UsageError: no step was captured.
+    """
     with tempfile.TemporaryDirectory(prefix="lockstep-check-") as name:
         folder = Path(name)
         launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(job.world)]
@@ -142,7 +147,7 @@ def _judge(job: Job, name: str, parts: list[tuple[Shipped, bytes]]) -> JudgedSte
             fix="call it on every rank",
         )
         return JudgedStep(name, report, str(told))
-    world = _world(parts)
+    world = world_of(parts)
     _refuse_other_mesh(job, name, world)
     report.established.append(f"set-up: {job.script} ran on {job.world} gloo process(es)")
     data = tuple(axis for axis in parts[0][0].data if axis in world.mesh)
@@ -157,7 +162,8 @@ def _judge(job: Job, name: str, parts: list[tuple[Shipped, bytes]]) -> JudgedSte
     return JudgedStep(name, report)
 
 
-def _world(parts: list[tuple[Shipped, bytes]]) -> World:
+def world_of(parts: list[tuple[Shipped, bytes]]) -> World:
+    """All ranks' captures of one step together."""
     traces = sorted((from_bytes(data) for _, data in parts), key=lambda trace: trace.rank)
     return World(parts[0][0].mesh, traces)
 
@@ -167,10 +173,10 @@ def _one_rank(job: Job, name: str, world: World, gold: Gold) -> twin.Twin:
     ones = dict.fromkeys(world.mesh, 1)
     alone = dataclasses.replace(job, world=1, sizes=ones)
     try:
-        parts, _ = _captures(alone)
+        parts, _ = captures(alone)
         if name not in parts or parts[name][0][0].refused:
             return twin.Twin(why_not="on one rank the script does not come to this step")
-        one = _world(parts[name])
+        one = world_of(parts[name])
         _refuse_other_mesh(alone, name, one)
     except LockstepError as error:
         return twin.Twin(why_not=f"on one rank: {error.what}")
@@ -191,7 +197,7 @@ def _refuse_other_mesh(job: Job, name: str, world: World) -> None:
 
 
 @contextlib.contextmanager
-def _importing_beside(script: Path) -> Iterator[None]:
+def importing_beside(script: Path) -> Iterator[None]:
     """Look for source files where the script's own imports do, while inside."""
     folder = str(script.resolve().parent)
     sys.path.insert(0, folder)
