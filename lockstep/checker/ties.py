@@ -55,6 +55,7 @@ class Ties:
         if node in self.flow.graphs.moves:
             return
         read = [n for n in node.all_input_nodes if n in self.ties and self._live(n)]
+        read = [n for n in read if not self._differs(n)]  # a write may have changed it
         held = {self.ties[n] for n in read}
         made = self.flow.kinds.get(node)
         single = isinstance(made, Kind)

@@ -143,7 +143,9 @@ def _in_order(flow: Flow, faults: list[Fault]) -> list[Fault]:
     place = {node: i for i, node in enumerate(flow.graphs.nodes[0])}
     found: dict[Node, Fault] = {}
     for fault in sorted(faults, key=lambda f: place.get(f.node, 0)):
-        found.setdefault(fault.node, fault)
+        before = _ancestors([fault.node]) if fault.code in ("LS505", "LS506") else set()
+        if not before.intersection(found):  # a value that was taken as mended is reduced again
+            found.setdefault(fault.node, fault)
     return list(found.values())
 
 
