@@ -52,11 +52,16 @@ def _add_scalar(state: State, prefix: str, group: dict[str, Any], key: str) -> N
     label = f"{prefix}.{key}"
     if isinstance(value, torch.Tensor):
         state.slots.append(Slot("state", value, [Holder(label, group, key)]))
-    elif isinstance(value, float):
+    elif _is_number(value):
         state.scalars.append(Scalar(label, group, key))
-    elif isinstance(value, (tuple, list)) and all(isinstance(v, float) for v in value):
+    elif isinstance(value, (tuple, list)) and all(map(_is_number, value)):
         for i in range(len(value)):
             state.scalars.append(Scalar(f"{label}[{i}]", group, key, i))
+
+
+def _is_number(value: Any) -> bool:
+    """Also a whole one: a schedule makes 0.5 of a rate of 1."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _refuse_foreign(known: dict[int, Slot], name: str, optimizer: torch.optim.Optimizer) -> None:

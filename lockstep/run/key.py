@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from lockstep import _compat
 from lockstep.build.fingerprint import show
 from lockstep.capture.binding import Call, Step, describe
 from lockstep.capture.reach import Reach, reach
 from lockstep.capture.state import State, collect
+from lockstep.run.held import Held
 from lockstep.run.watch import SCALAR, Place, Watch
 from lockstep.spmd.mesh import default_device_type
 
@@ -32,30 +32,21 @@ class Bound:
 
     def __init__(self, step: Step, call: Call) -> None:
         self.state: State = collect(call)
-        self.roots = tuple(map(id, call.roots.values()))
         self.objects = dict(call.objects)
-        self._slots = [(h.mapping, h.key, s.tensor) for s in self.state.slots for h in s.holders]
-        self._sizes = [(m, len(m)) for m in _mappings(self.state, call)]
+        self._held = Held(self.state, call)
         self.reach = reach(step, call, self.state)
         self.parameters = [slot.tensor for slot in self.state.parameters]
         self._order = {id(p): -i for i, p in enumerate(self.parameters, 1)}
         self._modules = [module for _, module in self.state.modules]
         places = _watched(call, self.state, self.reach)
         self._watch = Watch(places, self._modules, self.parameters)
-        self.signature = (_layout(self.state), self._watch.signature)
+        groups = tuple(_groups(self.state))
+        self.signature = (_layout(self.state), groups, self._watch.signature)
         self.plans: dict[Any, Any] = {}  # how each variant is bound to this state; dies with it
 
     def holds(self, call: Call) -> bool:
         """Whether this state is still what lies below the call's roots."""
-        if tuple(map(id, call.roots.values())) != self.roots:
-            return False
-        for mapping, key, tensor in self._slots:
-            if mapping.get(key) is not tensor:
-                return False
-        for mapping, size in self._sizes:
-            if len(mapping) != size:
-                return False
-        return self._watch.holds()
+        return self._held.holds(call) and self._watch.holds()
 
     def key(self, call: Call) -> tuple[Any, ...]:
         """The variant's key for this call; hashable."""
@@ -161,6 +152,8 @@ def contract(call: Call, bound: Bound) -> dict[str, Any]:
         for g, group in enumerate(optimizer.param_groups):
             baked = {k: show(v) for k, v in group.items() if k not in ("params", "lr", "betas")}
             fields[f"{name}.group{g}"] = {k: v for k, v in baked.items() if not k.endswith("_lr")}
+    for name, members in _groups(bound.state):
+        fields[f"{name}.params"] = ", ".join(members)
     return fields
 
 
@@ -198,13 +191,12 @@ def _layout(state: State) -> tuple[Any, ...]:
     )
 
 
-def _mappings(state: State, call: Call) -> Iterator[Any]:
-    for _, module in state.modules:
-        yield from _compat.module_tables(module)
-        yield module.__dict__
-    for obj in call.objects.values():
-        if hasattr(obj, "__dict__"):
-            yield vars(obj)
+def _groups(state: State) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Which parameters each of an optimizer's groups steps, by name."""
+    named = {id(slot.tensor): slot.name for slot in state.parameters}
+    for name, optimizer in state.optimizers:
+        for g, group in enumerate(optimizer.param_groups):
+            yield f"{name}.group{g}", tuple([named[id(p)] for p in group["params"]])
 
 
 def _watched(call: Call, state: State, found: Reach) -> Iterator[Place]:
