@@ -76,3 +76,35 @@ def test_a_mesh_that_does_not_come_about_is_told(capsys):
     code, _, err = check(capsys, "--mesh", "dp=2")
     assert code == 2
     assert "the mesh of train_step has other axes or sizes\n  got  tp=2\n  want dp=2" in err
+
+
+SAME_BATCH = """
+import torch
+import lockstep as ls
+
+mesh = ls.mesh(dp=-1)
+
+@ls.compile(mesh=mesh, data="dp")
+def train_step(model, x):
+    loss = ls.loss(model(x).square().mean(), dp="mean")
+    loss.backward()
+    {reduction}
+    return loss
+
+torch.manual_seed(0)
+train_step(torch.nn.Linear(4, 2), torch.randn(3, 4))
+"""
+
+
+@pytest.mark.parametrize(
+    ("reduction", "code"), [("ls.reduce_grads(model, dp='mean')", 0), ("pass", 1)]
+)
+def test_ranks_that_were_given_one_batch_get_their_own(reduction, code, tmp_path, capsys):
+    """Else a missing reduction would not show."""
+    script = tmp_path / "train.py"
+    script.write_text(SAME_BATCH.format(reduction=reduction))
+    found = main(["check", str(script)])
+    out = capsys.readouterr().out
+    assert found == code, out
+    assert "x: the same on every rank of dp, though data='dp'; each rank was given its own" in out
+    assert ("model.weight" in out.partition("established:")[0]) == bool(code)
