@@ -13,18 +13,15 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from lockstep import _compat
-from lockstep._compat import pytree
+from lockstep.checker.buffers import Buffers, nodes_in
 from lockstep.checker.kinds import EQUAL, PARTIAL, UNKNOWN, VARYING, ZERO, Kind, kind_of
 from lockstep.checker.rules import find, op_name
 from lockstep.checker.rules.claimed import check_claim, check_move
 from lockstep.checker.rules.context import Context, Fault, is_tensor, shape_of
 from lockstep.checker.rules.pointwise import divides_by_ranks
 from lockstep.checker.rules.slices import picked_piece
-from lockstep.checker.rules.writes import covers, partly, under_view, written_nodes
+from lockstep.checker.rules.writes import written_nodes
 from lockstep.spmd.types import Type
-
-NO_VALUE = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool, type(None))
 
 
 @dataclass
@@ -63,9 +60,8 @@ class Flow:
         self.kinds: dict[Node, Any] = {}
         self.faults: list[Fault] = []
         self.unknown: Counter[str] = Counter()
-        self.contexts: dict[Node, Context] = {}
-        self._position = [{node: i for i, node in enumerate(nodes)} for nodes in graphs.nodes]
-        self._parents: dict[Node, Node] = {}
+        self.position = [{node: i for i, node in enumerate(nodes)} for nodes in graphs.nodes]
+        self._buffers = Buffers(self)
         self._value_of = {b: f for f, b in graphs.cotangents.items()}
         self._cotangent_power: dict[Node, int] = {}
 
@@ -82,20 +78,18 @@ class Flow:
 
     def _visit(self, i: int, node: Node) -> None:
         peers = [nodes[i] for nodes in self.graphs.nodes]
-        made = self._typed(node, peers)
-        if _compat.view_of(node.target) or (
-            op_name(node.target) == "getitem" and node.args[0] in self._parents
-        ):
-            self._parents[node] = node.args[0]  # type: ignore[assignment]
+        made = self.typed(node, peers)
+        self._buffers.note_view(node)
         if isinstance(made, Kind):
             made = self._claimed(node, self._as_cotangent(node, made))
         self.kinds[node] = made
         for target in written_nodes(node):
-            self._write(node, target, made)
+            self._buffers.write(node, target, made)
 
     # -- one node
 
-    def _typed(self, node: Node, peers: list[Node]) -> Any:
+    def typed(self, node: Node, peers: list[Node]) -> Any:
+        """Return the kind, or kinds, that a node's rule gives."""
         name = op_name(node.target)
         rule = find(name)
         picks = self._picks(node, peers)
@@ -147,10 +141,10 @@ class Flow:
         """Operands that are another node on each rank, with what they are then."""
         found: dict[Node, Kind] = {}
         joins = op_name(node.target) in ("cat", "stack")
-        read = [_nodes_in(peer) for peer in peers]
+        read = [nodes_in(peer) for peer in peers]
         for j, mine in enumerate(read[0]):
             theirs = [nodes[j] if j < len(nodes) else mine for nodes in read]
-            places = {self._position[r].get(other) for r, other in enumerate(theirs)}
+            places = {self.position[r].get(other) for r, other in enumerate(theirs)}
             if len(places) == 1:
                 continue
             local = [self.graphs.nodes[0][place] for place in places if place is not None]
@@ -204,92 +198,12 @@ class Flow:
                 return replace(PARTIAL, power=kind.power)  # the sum over one row left no trace
         return kind
 
-    # -- writes
-
-    def _write(self, node: Node, target: Node, made: Any) -> None:
-        if not isinstance(made, Kind):
-            made = UNKNOWN
-        chain, whole, own = [target], True, False
-        while chain[-1] in self._parents:
-            view, base = chain[-1], self._parents[chain[-1]]
-            whole &= is_tensor(base) and covers(view, base)
-            own |= self._differs(view)
-            chain.append(base)
-        root = chain[-1]
-        old = self.kinds.get(root, UNKNOWN)
-        if len(chain) > 1:
-            new = under_view(made, target, root, whole)
-            if new is None:
-                self._partial_write(node, root, old, made)
-                new = partly(old, made, own) if isinstance(old, Kind) else UNKNOWN
-        else:
-            new = made
-        for view in chain[:-1]:
-            self.kinds[view] = made if is_tensor(view) and covers(target, view) else UNKNOWN
-        self.kinds[root] = new
-        self._refresh(root, chain, node)
-
-    def _partial_write(self, node: Node, root: Node, old: Any, made: Kind) -> None:
-        if not isinstance(old, Kind) or old.tag != "E" or old.note == "empty":
-            return
-        if made.tag not in "VS" or self.graphs.claims.get(root) is None:
-            return
-        self.faults.append(
-            Fault(
-                "LS511",
-                "a value that varies is written into a part of a value that is the same",
-                "the ranks' copies are no longer equal, and what reads them takes them to be",
-                node,
-                None,
-                root,
-                repr(made),
-                str(self.graphs.claims[root]),
-            )
-        )
-
-    def _differs(self, node: Node) -> bool:
-        position = self._position[0][node]
-        texts = {
-            str(
-                [
-                    leaf
-                    for leaf in pytree.tree_leaves(nodes[position].args)
-                    if not isinstance(leaf, Node)
-                ]
-            )
-            for nodes in self.graphs.nodes
-        }
-        places = {
-            tuple(self._position[r].get(n, -1) for n in _nodes_in(nodes[position]))
-            for r, nodes in enumerate(self.graphs.nodes)
-        }
-        return len(texts) > 1 or len(places) > 1
-
-    def _refresh(self, root: Node, chain: list[Node], writer: Node) -> None:
-        """Type anew what views the buffer beside the view that was written."""
-        stop = self._position[0][writer]
-        below = {root}
-        for view, base in list(self._parents.items()):
-            place = self._position[0][view]
-            if base not in below or place > stop:
-                continue
-            below.add(view)
-            if view not in chain:
-                peers = [nodes[place] for nodes in self.graphs.nodes]
-                kept, self.faults = self.faults, []
-                self.kinds[view] = self._typed(view, peers)
-                self.faults = kept
-
 
 def _constant(node: Node) -> Kind:
     module = node.graph.owning_module
     value = getattr(module, str(node.target), None) if module is not None else None
     zero = isinstance(value, torch.Tensor) and not value.any()
     return ZERO if zero else EQUAL
-
-
-def _nodes_in(node: Node) -> list[Node]:
-    return [leaf for leaf in pytree.tree_leaves((node.args, node.kwargs)) if isinstance(leaf, Node)]
 
 
 def _each(made: Any, change: Any) -> Any:
