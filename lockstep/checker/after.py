@@ -5,6 +5,8 @@ A gradient that backward() left right, whole or partial, may be spoilt on its wa
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from lockstep.checker.compare import group_sum, same, same_along
@@ -22,14 +24,19 @@ def judge_after(gold: Gold, judged: dict[str, Judged]) -> tuple[list[Finding], s
     """
     names: set[str] = set()
     found: dict[tuple[str, str, str | None], Finding] = {}
+    count: dict[tuple[str, str, str | None], int] = {}
     for name, judgement in judged.items():
         if not judgement.wrong:
             continue
         finding = _judge_one(gold, name, judgement)
         if finding is not None:
             names.add(name)
-            found.setdefault((finding.code, finding.line, finding.axis), finding)
-    return list(found.values()), names
+            alike = finding.line if finding.code != "LS550" else ""
+            key = (finding.code, alike, finding.axis)
+            found.setdefault(key, finding)
+            count[key] = count.get(key, 0) + 1
+    more = {key: f"; {n - 1} more of the same kind" for key, n in count.items() if n > 1}
+    return [replace(f, what=f.what + more.get(key, "")) for key, f in found.items()], names
 
 
 def _judge_one(gold: Gold, name: str, judgement: Judged) -> Finding | None:
@@ -37,7 +44,8 @@ def _judge_one(gold: Gold, name: str, judgement: Judged) -> Finding | None:
     if raw is None or not _right(gold, name, raw):
         return None  # the backward's own fault
     if judgement.clipped:
-        return _own_scale(gold, name, judgement)
+        early = _reduced_later(gold, name, raw)
+        return early if early is not None else _own_scale(gold, name, judgement)
     if judgement.partial_on is not None:
         said = gold.placement.types.get(name, {}).get(judgement.partial_on)
         meant = said is not None and said.kind == "R"  # reducing its gradient is the step's job
@@ -104,6 +112,40 @@ def _own_scale(gold: Gold, name: str, judgement: Judged) -> Finding:
         f'all_reduce(..., "{axis}", src=P, dst=I)',
         witness="after",
     )
+
+
+def _reduced_later(gold: Gold, name: str, raw: int) -> Finding | None:
+    """Gradients that are still parts when something scales them by a number of their own."""
+    kinds = _kinds(gold, name, raw, gold.placement.tied[name]) or {}
+    axis = next((axis for axis, kind in kinds.items() if kind == "partial"), None)
+    way = _way(gold, name)
+    scaled = [r for r in way if not _is_scalar(gold, r) and _scales(gold, r)]
+    reduced = [r for r in way if "all_reduce" in str(gold.sim.rows[r][0].target)]
+    if axis is None or not scaled or (reduced and reduced[0] < scaled[0]):
+        return None
+    line = gold.sim.line(scaled[0])
+    mean = '"mean"' if gold.meaning.ways.get(axis) == "mean" else '"sum"'
+    return Finding(
+        "LS553",
+        f"the gradients are scaled before they are reduced over {axis}",
+        line=line,
+        source=source_of(line),
+        axis=axis,
+        got="P, scaled by another number on each rank",
+        want="the whole gradient",
+        why="the sum of parts that were scaled apart is no multiple of the gradient",
+        fix=f"ls.reduce_grads({name.split('.')[0]}, {axis}={mean}) before this line",
+        witness="after",
+    )
+
+
+def _scales(gold: Gold, row: int) -> bool:
+    """Whether a row multiplies by a number that differs between ranks."""
+    name = _name(gold, row)
+    if not name.startswith(("mul", "div", "_foreach_mul", "_foreach_div")):
+        return False
+    numbers = [r for r in gold.sim.sources(row) if _is_scalar(gold, r)]
+    return any(_axes(gold, number) for number in numbers)
 
 
 _ROOTS = ("sqrt", "rsqrt", "pow", "sqrt_")

@@ -139,7 +139,7 @@ def unreduced(gold: Gold, name: str, axis: str) -> Finding:
         got="P" if way == "sum" else "P(mean)",
         want="the whole gradient, reduced once",
         why=f"each rank of {axis} would step by its own part, and the replicas drift apart",
-        fix=f'ls.reduce_grads(model, {axis}="{way}") after backward(), or all_reduce {name}.grad',
+        fix=f'ls.reduce_grads({name.split(".")[0]}, {axis}="{way}") after backward()',
         witness="after",
     )
 

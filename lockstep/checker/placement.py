@@ -25,20 +25,33 @@ class Placement:
         tied: input name -> axes along which all ranks hold the same value, and must go on to.
         open: input name -> axes along which neither was said nor can be told.
         findings: claims that the values contradict.
+        placed: constant inputs that `jitter` told apart by place; None before it ran.
     """
 
     types: dict[str, dict[str, Type]] = field(default_factory=dict)
     tied: dict[str, list[str]] = field(default_factory=dict)
     open: dict[str, list[str]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
+    placed: set[str] | None = None
 
     def undecided(self) -> list[str]:
-        """One line an input that is left open, saying how to declare it."""
-        return [
-            f"{name} is constant and equal on every rank of {', '.join(axes)}: whole or a shard? "
-            f"declare it: ls.typed({name}, {', '.join(f'{axis}=...' for axis in axes)})"
-            for name, axes in self.open.items()
-        ]
+        """One line for all inputs that are left open along the same axes, with the declaration."""
+        lines = []
+        for axes in dict.fromkeys(tuple(axes) for axes in self.open.values()):
+            names = [name for name, held in self.open.items() if tuple(held) == axes]
+            said = ", ".join(f"{axis}=..." for axis in axes)
+            verb = "is" if len(names) == 1 else "are"
+            lines.append(
+                f"{few(names)} {verb} constant and equal on every rank of {', '.join(axes)}: whole "
+                f"or a shard? declare it: ls.typed({names[0]}, {said})"
+            )
+        return lines
+
+
+def few(names: list[str], most: int = 3) -> str:
+    """The first of some names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def place(world: World) -> Placement:
@@ -103,19 +116,31 @@ def jitter(world: World, placement: Placement, scale: float = 0.1) -> None:
     mesh and on any other. Elements of constant tensors get theirs by their place in the whole
     tensor, where the layout was said.
     """
+    first = placement.placed is None
+    placement.placed = placement.placed or set()
     for at, spec in enumerate(world.ranks[0].graph.inputs):
         if spec.kind != "param" or not world.ranks[0].inputs[at].is_floating_point():
             continue
         values = [trace.inputs[at] for trace in world.ranks]
         types = placement.types.get(spec.name, {})
+        if first and _may_be_placed(world, placement, spec.name, values):
+            placement.placed.add(spec.name)
         seed = sum(ord(letter) * (i + 1) for i, letter in enumerate(spec.name)) % 89
-        placed = all(_constant(value) for value in values)
-        placed = placed and all(types[a].kind in "RIS" for a in world.wide if a in types)
-        placed = placed and spec.name not in placement.open
         for rank, value in enumerate(values):
+            placed = spec.name in placement.placed
             where = _whole_index(world, rank, value, types) if placed else 0.0
             moved = value + scale * torch.sin(101.0 * value + seed + where)
             world.ranks[rank].inputs[at] = moved
+
+
+def _may_be_placed(
+    world: World, placement: Placement, name: str, values: list[torch.Tensor]
+) -> bool:
+    """Whether a constant input's layout was said along each axis: then its elements have places."""
+    types = placement.types.get(name, {})
+    if name in placement.open or not all(_constant(value) for value in values):
+        return False
+    return all(types[axis].kind in "RIS" for axis in world.wide if axis in types)
 
 
 def _whole_index(

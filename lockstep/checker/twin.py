@@ -17,7 +17,7 @@ from lockstep.checker.frontier import explained, frontier
 from lockstep.checker.gold import Gold
 from lockstep.checker.lines import source_of
 from lockstep.checker.matching import Map, index_map
-from lockstep.checker.placement import jitter, place
+from lockstep.checker.placement import jitter
 from lockstep.checker.simulate import Divergent, Simulation, Values
 from lockstep.checker.world import World, capture_world
 from lockstep.errors import LockstepError
@@ -78,7 +78,7 @@ def beside(world: World, gold: Gold, one: World) -> Twin:
 
 def _match_inputs(world: World, one: World, gold: Gold) -> tuple[dict[str, Map], str]:
     """Locate every input's elements in the one-rank inputs; a text where one is not there."""
-    jitter(one, place(one))
+    jitter(one, gold.placement)
     specs = {spec.name: at for at, spec in enumerate(one.ranks[0].graph.inputs)}
     maps: dict[str, Map] = {}
     for at, spec in enumerate(world.ranks[0].graph.inputs):
@@ -137,18 +137,17 @@ def _compare_losses(
     theirs = [single.at[0][node] for node, _ in single.world.ranks[0].notes.roots]
     if not ours:
         return _compare_results(many, single, seen, whole, twin)
-    wrong = []
-    for row, partner, ways in zip(ours, theirs, gold.meaning.roots, strict=False):
-        expected, held = whole[partner][0], _combined(gold, seen[row], ways)
-        if expected.numel() > 1:  # a result that the check itself differentiates
-            if not explained(many.world, seen[row], expected):
-                wrong.append(row)
-            twin.compared.append("what the step returns")
-            continue
-        twin.compared.append("the loss")
-        if not all(same(value, expected) for value in held):
-            wrong.append(row)
-    return wrong
+    results = [whole[partner][0].numel() > 1 for partner in theirs]
+    if any(results):  # what a check itself differentiates
+        twin.compared.append("what the step returns")
+        pairs = zip(ours, theirs, strict=False)
+        return [row for row, b in pairs if not explained(many.world, seen[row], whole[b][0])]
+    # Of several backwards only the sum counts: ranks may share out their batches otherwise.
+    twin.compared.append("the loss")
+    combined = [_combined(gold, seen[r], w) for r, w in zip(ours, gold.meaning.roots, strict=True)]
+    totals = [sum(parts[1:], parts[0]) for parts in zip(*combined, strict=True)]
+    expected = sum((whole[b][0] for b in theirs[1:]), whole[theirs[0]][0])
+    return [] if all(same(total, expected) for total in totals) else ours
 
 
 def _compare_results(

@@ -115,8 +115,7 @@ def established(world: World, seen: Witnesses, pending: dict[str, str]) -> list[
     if seen.twin.why_not:
         lines.append(f"one rank: not compared, {seen.twin.why_not}")
     elif not seen.twin.findings:
-        what = ", ".join(dict.fromkeys(seen.twin.compared)) or "nothing"
-        lines.append(f"one rank: the same numbers for {what}")
+        lines.append(f"one rank: the same numbers for {_compared(seen.twin)}")
     for reason, name, *_ in world.ranks[0].notes.intents:
         lines.append(f"taken as meant: the gradient of {name} ({reason})")
     if seen.gold is not None and seen.gold.meaning.roots:
@@ -126,3 +125,12 @@ def established(world: World, seen: Witnesses, pending: dict[str, str]) -> list[
     if pending:
         lines.append("pending: " + ", ".join(f"{way} over {axis}" for axis, way in pending.items()))
     return lines
+
+
+def _compared(twin: Twin) -> str:
+    names = list(dict.fromkeys(twin.compared))
+    gradients = [name for name in names if name.startswith("the gradient of ")]
+    parts = [name for name in names if name not in gradients]
+    if gradients:
+        parts.append(f"{len(gradients)} gradient{'s' if len(gradients) > 1 else ''}")
+    return " and ".join(parts) or "nothing"
