@@ -15,9 +15,10 @@ import torch.distributed as dist
 
 import lockstep as ls
 from lockstep import I, P, R, S, V
+from lockstep.spmd.mesh import axis
 
 Run = Callable[[torch.Tensor], torch.Tensor]
-SIZE = 512  # 1 MiB
+SIZE = 256  # 256 KiB
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,12 @@ def by_hand(forward: Run, backward: Run) -> Run:
         def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
             return backward(grad)
 
-    return ByHand.apply
+    return lambda x: ByHand.apply(x)  # as deep as ours
+
+
+def group() -> dist.ProcessGroup:
+    """Return the group that all of them use."""
+    return axis("tp").group
 
 
 def same(x: torch.Tensor) -> torch.Tensor:
@@ -58,61 +64,61 @@ def same(x: torch.Tensor) -> torch.Tensor:
 
 def reduced(x: torch.Tensor) -> torch.Tensor:
     out = x.clone()
-    dist.all_reduce(out)
+    dist.all_reduce(out, group=group())
     return out
 
 
 def averaged(x: torch.Tensor) -> torch.Tensor:
-    return reduced(x) / dist.get_world_size()
+    return reduced(x) / dist.get_world_size(group())
 
 
 def divided(x: torch.Tensor) -> torch.Tensor:
-    return x / dist.get_world_size()
+    return x / dist.get_world_size(group())
 
 
 def gathered(x: torch.Tensor) -> torch.Tensor:
-    out = x.new_empty(x.shape[0] * dist.get_world_size(), *x.shape[1:])
-    dist.all_gather_single(out, x.contiguous())
+    out = x.new_empty(x.shape[0] * dist.get_world_size(group()), *x.shape[1:])
+    dist.all_gather_single(out, x.contiguous(), group=group())
     return out
 
 
 def gathered_columns(x: torch.Tensor) -> torch.Tensor:
-    return torch.cat(gathered(x).chunk(dist.get_world_size()), 1)
+    return torch.cat(gathered(x).chunk(dist.get_world_size(group())), 1)
 
 
 def scattered(x: torch.Tensor) -> torch.Tensor:
-    out = x.new_empty(x.shape[0] // dist.get_world_size(), *x.shape[1:])
-    dist.reduce_scatter_single(out, x.contiguous())
+    out = x.new_empty(x.shape[0] // dist.get_world_size(group()), *x.shape[1:])
+    dist.reduce_scatter_single(out, x.contiguous(), group=group())
     return out
 
 
 def scattered_columns(x: torch.Tensor) -> torch.Tensor:
-    return scattered(torch.cat(x.chunk(dist.get_world_size(), 1)))
+    return scattered(torch.cat(x.chunk(dist.get_world_size(group()), 1)))
 
 
 def exchanged(x: torch.Tensor) -> torch.Tensor:
     out = torch.empty_like(x)
-    dist.all_to_all_single(out, x.contiguous())
+    dist.all_to_all_single(out, x.contiguous(), group=group())
     return out
 
 
 def rows_to_columns(x: torch.Tensor) -> torch.Tensor:
-    n = dist.get_world_size()
+    n = dist.get_world_size(group())
     return exchanged(torch.cat(x.chunk(n, 1)))
 
 
 def columns_to_rows(x: torch.Tensor) -> torch.Tensor:
-    return torch.cat(exchanged(x).chunk(dist.get_world_size()), 1)
+    return torch.cat(exchanged(x).chunk(dist.get_world_size(group())), 1)
 
 
 def broadcast(x: torch.Tensor) -> torch.Tensor:
     out = x.clone()
-    dist.broadcast(out, 0)
+    dist.broadcast(out, 0, group=group())
     return out
 
 
 def kept(x: torch.Tensor) -> torch.Tensor:
-    return x.clone() if dist.get_rank() == 0 else torch.zeros_like(x)
+    return x.clone() if dist.get_rank(group()) == 0 else torch.zeros_like(x)
 
 
 def kept_sum(x: torch.Tensor) -> torch.Tensor:
@@ -120,12 +126,12 @@ def kept_sum(x: torch.Tensor) -> torch.Tensor:
 
 
 def sliced(x: torch.Tensor) -> torch.Tensor:
-    return x.chunk(dist.get_world_size())[dist.get_rank()].clone()
+    return x.chunk(dist.get_world_size(group()))[dist.get_rank(group())].clone()
 
 
 def padded(x: torch.Tensor) -> torch.Tensor:
-    out = x.new_zeros(x.shape[0] * dist.get_world_size(), *x.shape[1:])
-    out.chunk(dist.get_world_size())[dist.get_rank()].copy_(x)
+    out = x.new_zeros(x.shape[0] * dist.get_world_size(group()), *x.shape[1:])
+    out.chunk(dist.get_world_size(group()))[dist.get_rank(group())].copy_(x)
     return out
 
 

@@ -72,7 +72,7 @@ def measure(out: Path) -> None:
 
         dist.barrier()
         if pair.communicates:
-            found = ratio(both(ours), both(theirs), 300, 1, time.perf_counter)
+            found = ratio(both(ours), both(theirs), 500, 1, time.perf_counter)
             rows.append((pair.name, COMMUNICATES, *found, 0.0))
             continue
         found = ratio(both(ours), both(theirs), 60, 20, time.thread_time)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from lockstep.spmd import calls, collectives, direct, ops, plans
+from lockstep.spmd import actions, calls, collectives, direct, ops, plans
 
 LIMIT = 20.0  # seconds that a rank waits for the others
 
@@ -37,6 +37,7 @@ class World:
         for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"):
             patch.setattr(collectives, name, getattr(self, name))
             patch.setattr(direct, name, getattr(self, name))
+        patch.setattr(actions.Reduce, "now", lambda a, x: self.all_reduce(x, a.op, a.axis))
 
     def run(self, function: Callable[[int], Any]) -> list[Any]:
         """Return what the function gave for each rank."""

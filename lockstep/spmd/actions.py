@@ -15,15 +15,17 @@ import torch
 
 from lockstep.spmd import collectives, direct, ops
 from lockstep.spmd.claims import phase_now as now
+from lockstep.spmd.mesh import _axes
 
 Shape = Sequence[int]
 Via = ModuleType
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+is_compiling = torch.compiler.is_compiling
 
 
 def unwatched(x: torch.Tensor) -> bool:
     """Whether nothing captures, compiles or follows what is done to a tensor."""
-    return type(x) in _PLAIN and now.get() == "run" and not torch.compiler.is_compiling()
+    return type(x) in _PLAIN and now.get() == "run" and not is_compiling()
 
 
 class Action:
@@ -41,10 +43,13 @@ class Action:
 
     def run(self, x: torch.Tensor) -> torch.Tensor:
         """Do all of it."""
-        return self.now(x) if unwatched(x) else self.finish(self.start(x), x.shape)
+        if type(x) in _PLAIN and now.get() == "run" and not is_compiling():  # as `unwatched`
+            return self.now(x)
+        return self.finish(self.start(x), x.shape)
 
     def now(self, x: torch.Tensor) -> torch.Tensor:
-        """Do all of it at once; few calls deep where it can be, since each is slow after a wait."""
+        """Do all of it at once. The commonest are written out: after a wait, with cold caches,
+        each call deeper costs some microseconds."""
         return self.finish(self.start(x, direct), x.shape, direct)
 
 
@@ -131,7 +136,9 @@ class Reduce(Action):
         return via.all_reduce(x, self.op, self.axis)
 
     def now(self, x: torch.Tensor) -> torch.Tensor:
-        return direct.all_reduce(x, self.op, self.axis)
+        out = x.clone(memory_format=torch.contiguous_format)
+        _axes[self.axis].group.allreduce([out], direct.OPS[self.op]).wait()
+        return out
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,13 @@ import torch.distributed as dist
 
 from lockstep.spmd.mesh import axis as axis_named
 
-_OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
 
 def all_reduce(x: torch.Tensor, op: str, axis: str) -> torch.Tensor:
     """Reduce into a new tensor."""
     out = x.clone(memory_format=torch.contiguous_format)
-    axis_named(axis).group.allreduce([out], _OPS[op]).wait()
+    axis_named(axis).group.allreduce([out], OPS[op]).wait()
     return out
 
 
