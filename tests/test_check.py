@@ -19,7 +19,7 @@ from tests.checker_cases import CASES, Held, copy_in, random, reduce_out
 @functools.cache
 def report(name: str, fault: str = "") -> Report:
     make_step, make, mesh, _ = CASES[name]
-    return ls.check(make_step(fault), make, mesh=mesh)
+    return ls.check(make_step(fault), make, mesh=mesh, repair_s=0)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -27,7 +27,7 @@ def test_right_programs_pass_and_say_what_was_established(name: str):
     found = report(name)
     assert found.ok, str(found)
     told = "\n".join(found.established)
-    assert "are the derivative" in told and "one rank: the same numbers for the loss" in told
+    assert "are the derivative" in told and "one rank: the same numbers for the loss and" in told
     assert "these sizes, this path" in told
 
 
@@ -84,7 +84,7 @@ def test_a_forward_that_is_wrong_everywhere_shows_beside_one_rank(mask: bool):
         held.mask = mask
         return held, torch.tensor([0, 3, 5, 7])
 
-    found = ls.check(_masked, make, mesh={"tp": 2})
+    found = ls.check(_masked, make, mesh={"tp": 2}, repair_s=0)
     assert found.ok is mask, str(found)
 
 
@@ -100,7 +100,7 @@ def test_a_step_without_a_backward_is_differentiated():
         return Held(mesh, **tensors, w2=(random(3, 8, 16), ls.S(1))), random(0, 4, 8)
 
     assert ls.check(right, make, mesh={"tp": 2}).ok
-    (finding,) = ls.check(wrong, make, mesh={"tp": 2}).findings
+    (finding,) = ls.check(wrong, make, mesh={"tp": 2}, repair_s=0).findings
     assert finding.axis == "tp" and "F.linear(x * m.g" in finding.source
 
 
@@ -111,9 +111,66 @@ def test_a_module_may_be_given_itself():
 
 def test_later_reductions_are_said():
     make_step, make, mesh, _ = CASES["data_parallel"]
-    assert not ls.check(make_step("none"), make, mesh=mesh).ok
+    assert not ls.check(make_step("none"), make, mesh=mesh, repair_s=0).ok
     found = ls.check(make_step("none"), make, mesh=mesh, pending={"dp": "mean"})
     assert found.ok and "pending: mean over dp" in found.established
+
+
+def _normed(mesh: object) -> object:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 3))
+    return model, random(0, 4, 4).chunk(mesh.size())[dist.get_rank()].clone()
+
+
+def _trained(clip_first: bool):
+    def step(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        for part in x.chunk(2):
+            loss = ls.loss((model(part) ** 2).mean() / 2, dp="mean")
+            loss.backward()
+        if clip_first:
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        ls.reduce_grads(model, dp="mean")
+        if not clip_first:
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        return loss
+
+    return step
+
+
+def test_accumulated_and_clipped_gradients_are_right_and_constants_are_told():
+    found = ls.check(_trained(False), _normed, mesh={"dp": 2})
+    assert found.ok, str(found)
+    assert "one rank: the same numbers for the loss and 6 gradients" in found.established
+    assert "constant and equal on every rank of dp" in "\n".join(found.undecided)
+
+
+def test_clipping_before_the_reduction_is_found():
+    (finding,) = ls.check(_trained(True), _normed, mesh={"dp": 2}, repair_s=0).findings
+    assert finding.axis == "dp" and "clip_grad_norm_" in finding.source, str(finding)
+
+
+class Forgetful(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: object, grad: torch.Tensor) -> torch.Tensor:
+        return grad.clone()
+
+
+def _forgets(m: Held) -> torch.Tensor:
+    e = Forgetful.apply(m.x)
+    loss = ((reduce_out(F.linear(F.gelu(F.linear(e, m.w1)), m.w2)) + m.x) ** 2).sum()
+    loss.backward()
+    return loss
+
+
+def test_a_function_whose_backward_forgets_is_named():
+    make = CASES["tensor_parallel"][1]
+    (finding,) = ls.check(_forgets, make, mesh={"tp": 2}, repair_s=0).findings
+    assert finding.code == "LS536" and "Forgetful" in finding.what
+    assert finding.source == "e = Forgetful.apply(m.x)" and len(finding.related) == 2
 
 
 def _by_rank(x: torch.Tensor) -> torch.Tensor:

@@ -41,7 +41,7 @@ def judge_after(gold: Gold, judged: dict[str, Judged]) -> tuple[list[Finding], s
 
 def _judge_one(gold: Gold, name: str, judgement: Judged) -> Finding | None:
     raw = _raw(gold, name)
-    if raw is None or not _right(gold, name, raw):
+    if raw is None or _kinds(gold, name, raw) is None:
         return None  # the backward's own fault
     if judgement.clipped:
         early = _reduced_later(gold, name, raw)
@@ -54,22 +54,21 @@ def _judge_one(gold: Gold, name: str, judgement: Judged) -> Finding | None:
     return _wrong_step(gold, name, judgement)
 
 
-def _raw(gold: Gold, name: str) -> int | None:
-    """The row of a parameter's gradient as the last backward() left it."""
+def _raw(gold: Gold, name: str) -> list[torch.Tensor] | None:
+    """A parameter's gradient as backward() left it; of several backwards their sum."""
     node = gold.sim.rows[gold.parameters[name]][0]
-    held = gold.world.ranks[0].notes.cotangents.get(node)
-    return gold.sim.at[0][held[-1]] if held else None
+    parts = gold.world.ranks[0].notes.cotangents.get(node)
+    if not parts:
+        return None
+    held = [gold.seen[gold.sim.at[0][part]] for part in parts]
+    return [sum(values[1:], values[0]) for values in zip(*held, strict=True)]
 
 
-def _right(gold: Gold, name: str, row: int) -> bool:
-    tied = gold.placement.tied[name]
-    return gold.parameters[name] in gold.gold and _kinds(gold, name, row, tied) is not None
-
-
-def _kinds(gold: Gold, name: str, row: int, tied: list[str]) -> dict[str, str] | None:
+def _kinds(gold: Gold, name: str, held: list[torch.Tensor]) -> dict[str, str] | None:
     """As `Gold.kinds`, but a partial differs across ranks here: equal and too small is wrong."""
-    held = gold.seen[row]
-    kinds = gold.kinds(gold.parameters[name], held, tied)
+    if gold.parameters[name] not in gold.gold:
+        return None
+    kinds = gold.kinds(gold.parameters[name], held, gold.placement.tied[name])
     for axis, kind in (kinds or {}).items():
         if kind == "partial" and same_along(gold.world, held, axis):
             return None
@@ -114,9 +113,9 @@ def _own_scale(gold: Gold, name: str, judgement: Judged) -> Finding:
     )
 
 
-def _reduced_later(gold: Gold, name: str, raw: int) -> Finding | None:
+def _reduced_later(gold: Gold, name: str, raw: list[torch.Tensor]) -> Finding | None:
     """Gradients that are still parts when something scales them by a number of their own."""
-    kinds = _kinds(gold, name, raw, gold.placement.tied[name]) or {}
+    kinds = _kinds(gold, name, raw) or {}
     axis = next((axis for axis, kind in kinds.items() if kind == "partial"), None)
     way = _way(gold, name)
     scaled = [r for r in way if not _is_scalar(gold, r) and _scales(gold, r)]
@@ -199,7 +198,7 @@ def _wrong_step(gold: Gold, name: str, judgement: Judged) -> Finding:
 
 def _plausible(gold: Gold, name: str, row: int, tied: list[str]) -> bool:
     """Whether a row is the gradient on its way: as judged, or of a mean scaled already."""
-    if _kinds(gold, name, row, tied) is not None:
+    if _kinds(gold, name, gold.seen[row]) is not None:
         return True
     held, true = gold.seen[row], gold.true_final(name, tied)
     for axis in [None, *tied]:
