@@ -173,6 +173,43 @@ def test_a_function_whose_backward_forgets_is_named():
     assert finding.source == "e = Forgetful.apply(m.x)" and len(finding.related) == 2
 
 
+class Rounded(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+        return (x * 4).round() / 4
+
+    @staticmethod
+    def backward(ctx: object, grad: torch.Tensor) -> torch.Tensor:
+        return grad.clone()
+
+
+def _straight(said: bool, fault: bool = False):
+    rounded = ls.intended(Rounded.apply, reason="straight-through") if said else Rounded.apply
+
+    def step(m: Held) -> torch.Tensor:
+        h = rounded(m.x * m.g)
+        e = h if fault else copy_in(h)
+        loss = ((reduce_out(F.linear(F.gelu(F.linear(e, m.w1)), m.w2)) + m.x) ** 2).sum()
+        loss.backward()
+        return loss
+
+    return step
+
+
+def test_a_gradient_that_is_meant_is_taken_as_it_is_and_told():
+    make = CASES["tensor_parallel"][1]
+    found = ls.check(_straight(True), make, mesh={"tp": 2}, repair_s=0)
+    assert found.ok, str(found)
+    assert "(straight-through)" in "\n".join(found.established)
+    assert not ls.check(_straight(False), make, mesh={"tp": 2}, repair_s=0).ok
+
+
+def test_faults_behind_a_gradient_that_is_meant_are_still_found():
+    make = CASES["tensor_parallel"][1]
+    found = ls.check(_straight(True, fault=True), make, mesh={"tp": 2}, repair_s=0)
+    assert not found.ok and found.findings[0].axis == "tp"
+
+
 def _by_rank(x: torch.Tensor) -> torch.Tensor:
     return x + 1 if dist.get_rank() else x * 2
 

@@ -21,6 +21,7 @@ from lockstep.checker.compare import (
     same,
     same_along,
 )
+from lockstep.checker.intents import meant, results_of
 from lockstep.checker.loss import Meaning, loss_meaning
 from lockstep.checker.placement import Placement
 from lockstep.checker.simulate import Patch, Simulation, Values
@@ -83,7 +84,7 @@ class Gold:
                     with torch.enable_grad():
                         held[rank] = leaf.clone()  # the step may write to it
         try:
-            sim.run_forward(values)
+            sim.run_forward(values, leaves=results_of(sim))
             self._take_gradients(values, leaves)
         except (RuntimeError, NotImplementedError) as error:
             self.problem = f"no true gradients: {str(error).splitlines()[0]}"
@@ -98,6 +99,8 @@ class Gold:
                 if isinstance(value, torch.Tensor) and value.requires_grad:
                     taken.append((row, rank, value))
         loss = self._job_loss(values)
+        if loss is not None and self.world.ranks[0].notes.intents:
+            loss = loss + meant(self.sim, self.seen, values, loss)
         if loss is None or not loss.requires_grad:
             self.problem = "no true gradients: the loss depends on nothing that needs one"
             return

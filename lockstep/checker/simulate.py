@@ -117,8 +117,13 @@ class Simulation:
                 _copy_rows(values, fresh, seen)
         return values
 
-    def run_forward(self, values: Values) -> Values:
+    def run_forward(
+        self, values: Values, leaves: set[int] | frozenset[int] = frozenset()
+    ) -> Values:
         """Compute the forward rows with autograd on; user's cuts alone stop a gradient.
+
+        Args:
+            leaves: rows whose values begin anew: no gradient goes through them to what they are of.
 
         What autograd Functions and collectives do is differentiated as it is written.
         """
@@ -128,6 +133,8 @@ class Simulation:
                 cut = self.rows[row][0] in cuts
                 with torch.set_grad_enabled(not cut):
                     values[row] = self._compute(row, values, detach=cut)
+                if row in leaves:
+                    values[row] = [value.detach().requires_grad_() for value in values[row]]
         return values
 
     def _rows_of(self, phases: tuple[str, ...], values: Values) -> Iterator[int]:
