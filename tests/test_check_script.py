@@ -25,6 +25,7 @@ def test_each_step_has_its_block_and_the_last_line_counts():
     assert as_text(Judged([RIGHT], [])) == (
         "established:\n  order: 0 collectives\nevaluate: nothing found"
     )
+    assert "the script failed later:\nKeyError" in as_text(Judged([RIGHT], [], "KeyError"))
     text = as_text(Judged([RIGHT, WRONG, REFUSED], ["never"]))
     assert "train_step:\nLS530: the gradient is partial" in text
     assert "export:\nLS100: the step returns a Path" in text

@@ -18,6 +18,8 @@ def as_text(judged: Judged) -> str:
         head = f"{step.step}:\n" if len(judged.steps) > 1 else ""
         parts.append(head + (step.refused or str(step.report)))
     parts += [f"{name} was not called, and is not checked" for name in judged.not_called]
+    if judged.failed:
+        parts.append(f"the script failed later:\n{judged.failed}")
     return "\n".join([*parts, verdict(judged)])
 
 
@@ -40,7 +42,8 @@ def as_json(judged: Judged) -> str:
     ]
     for row, step in zip(steps, judged.steps, strict=True):
         row["ok"] = step.ok
-    return json.dumps({"ok": judged.ok, "steps": steps, "not_called": judged.not_called}, indent=1)
+    rest = {"not_called": judged.not_called, "failed": judged.failed or None}
+    return json.dumps({"ok": judged.ok, "steps": steps, **rest}, indent=1)
 
 
 def as_annotations(judged: Judged) -> str:

@@ -16,7 +16,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from lockstep.checker import twin
 from lockstep.checker.check import judged
@@ -48,10 +47,16 @@ class JudgedStep:
 
 @dataclass(frozen=True)
 class Judged:
-    """What one run of a script showed; `not_called` are the steps that it did not reach."""
+    """What one run of a script showed.
+
+    Args:
+        not_called: the steps that it did not reach.
+        failed: the traceback where it failed after a step was captured.
+    """
 
     steps: list[JudgedStep]
     not_called: list[str]
+    failed: str = ""
 
     @property
     def ok(self) -> bool:
@@ -86,16 +91,25 @@ def check_world(job: Job) -> Judged:
             mesh is not as `job.sizes` asks.
     """
     with importing_beside(job.script):
-        parts, not_called = captures(job)
-        steps = [_judge(job, name, held) for name, held in parts.items()]
-    return Judged(steps, not_called)
+        seen = captures(job)
+        steps = [_judge(job, name, held) for name, held in seen.parts.items()]
+    return Judged(steps, seen.not_called, seen.failed)
 
 
 Parts = dict[str, list[tuple[Shipped, bytes]]]  # step -> what each rank that called it captured
 
 
-def captures(job: Job) -> tuple[Parts, list[str]]:
-    """Run the script; return what its ranks captured, and the names of steps that none called.
+@dataclass(frozen=True)
+class Captures:
+    """What a job's ranks captured; `failed` is a traceback, where a rank failed after that."""
+
+    parts: Parts
+    not_called: list[str]
+    failed: str = ""
+
+
+def captures(job: Job) -> Captures:
+    """Run the script until its steps are captured.
 
     Raises:
         UsageError: no step was captured.
@@ -113,9 +127,11 @@ def captures(job: Job) -> tuple[Parts, list[str]]:
                 part = Shipped(**{**row, "data": tuple(row["data"])})
                 data = (folder / part.file).read_bytes() if part.file else b""
                 parts.setdefault(part.step, []).append((part, data))
-    if not parts:
-        raise _nothing(job, read, outcome)
-    return parts, sorted({name for rank in read for name in rank["not_called"]} - set(parts))
+    failed = [rank["failed"] for rank in read if rank["failed"]]
+    if not parts or (failed and any(len(held) < job.world for held in parts.values())):
+        raise _nothing(job, failed, bool(read), outcome)
+    not_called = {name for rank in read for name in rank["not_called"]} - set(parts)
+    return Captures(parts, sorted(not_called), failed[0] if failed else "")
 
 
 def _environment(job: Job, folder: Path) -> dict[str, str]:
@@ -126,9 +142,8 @@ def _environment(job: Job, folder: Path) -> dict[str, str]:
     return {**env, **none, **one, "LOCKSTEP_RUNS": str(folder / "runs"), SIZES: sizes}
 
 
-def _nothing(job: Job, read: list[dict[str, Any]], outcome: Outcome) -> UsageError:
-    failed = [rank["failed"] for rank in read if rank["failed"]]
-    if failed or read:
+def _nothing(job: Job, failed: list[str], ended: bool, outcome: Outcome) -> UsageError:
+    if ended:
         return no_step(job.script, failed[0] if failed else None, outcome)
     return no_result(job.script, outcome, job.limit_s)
 
@@ -173,7 +188,7 @@ def _one_rank(job: Job, name: str, world: World, gold: Gold) -> twin.Twin:
     ones = dict.fromkeys(world.mesh, 1)
     alone = dataclasses.replace(job, world=1, sizes=ones)
     try:
-        parts, _ = captures(alone)
+        parts = captures(alone).parts
         if name not in parts or parts[name][0][0].refused:
             return twin.Twin(why_not="on one rank the script does not come to this step")
         one = world_of(parts[name])

@@ -48,9 +48,8 @@ def explain(job: Job, file: Path, line: int) -> list[Explained]:
         UsageError: no step was captured, or none computes anything on that line.
     """
     with importing_beside(job.script):
-        parts, _ = captures(job)
         found, lines = [], set()
-        for name, held in parts.items():
+        for name, held in captures(job).parts.items():
             refused = next((part.refused for part, _ in held if part.refused), "")
             if refused:
                 raise UsageError(f"{name} was not captured", got=refused)
