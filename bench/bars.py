@@ -53,6 +53,7 @@ BARS = [
         "three ways side by side, from empty caches and warm",
         "-m lockstep compare examples/train_llama.py --nproc-per-node 2 -- --steps 5",
     ),
+    Bar("typed collectives cost what hand-written ones do, claims nothing", "bench/types_off.py"),
     Bar("a step takes at most 1.03 times torch.compile's time", "bench/step.py"),
     Bar(
         "N ranks start for the price of one, a restart is nearly free",
