@@ -18,7 +18,7 @@ import textwrap
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from types import BuiltinFunctionType, FunctionType, MethodType
+from types import CodeType
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ import torch
 from lockstep import __version__, _compat
 from lockstep.build.requires import basic_requires
 from lockstep.build.settings import build_settings
-from lockstep.capture.binding import Call, Step
+from lockstep.capture.binding import CODE, WRITTEN, Call, Step
 from lockstep.capture.reach import Reach
 from lockstep.capture.state import State
 
@@ -89,20 +89,28 @@ def _flat(prefix: str, values: Fields) -> Fields:
 def digest_of_source(item: Any) -> str:
     """A digest of a function's or class' code: no comments, docstrings or positions.
 
-    What has no source (made by exec) is digested by its byte code.
+    What has no source (made by exec) is digested by its byte code, and so is a lambda, since the
+    source of one is its whole line, which may hold several.
     """
+    code = getattr(item, "__code__", None)
+    if code is not None and code.co_name == "<lambda>":
+        return _digest_of_code(code)
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(item)))
     except (OSError, TypeError, SyntaxError):
-        code = getattr(item, "__code__", None)
-        raw = code.co_code + repr(code.co_consts).encode() if code else repr(item).encode()
-        return "bytecode " + hashlib.sha256(raw).hexdigest()[:16]
+        return _digest_of_code(code) if code is not None else f"no source of {item.__qualname__}"
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
             if isinstance(body[0].value, ast.Constant) and isinstance(body[0].value.value, str):
                 body.pop(0)
     return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16]
+
+
+def _digest_of_code(code: CodeType) -> str:
+    inner = [_digest_of_code(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
+    raw = repr((code.co_code, inner, code.co_names, code.co_varnames, code.co_freevars))
+    return "bytecode " + hashlib.sha256(raw.encode()).hexdigest()[:16]
 
 
 def show(value: Any, depth: int = 0) -> Any:
@@ -117,14 +125,14 @@ def show(value: Any, depth: int = 0) -> Any:
         return {str(k): show(v, depth + 1) for k, v in value.items()}
     if depth < 4 and isinstance(value, (set, frozenset)):
         return sorted(repr(show(v, depth + 1)) for v in value)
-    if isinstance(value, (torch.dtype, torch.Size)):
-        return str(value)
     if isinstance(value, torch.device):
         return value.type
+    if isinstance(value, (torch.Size, *WRITTEN)):
+        return repr(value)
     if isinstance(value, functools.partial) and depth < 4:
         parts = (value.func, value.args, value.keywords)
         return ["partial", *(show(part, depth + 1) for part in parts)]
-    if isinstance(value, (FunctionType, BuiltinFunctionType, MethodType, type)):
+    if isinstance(value, CODE):
         return f"{value.__module__}.{value.__qualname__}"
     fields = getattr(type(value), "__dataclass_fields__", None)
     if fields is not None and depth < 4:

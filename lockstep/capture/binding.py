@@ -11,8 +11,9 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cached_property
-from types import CodeType, MethodType
+from types import BuiltinFunctionType, CodeType, EllipsisType, FunctionType, MethodType
 from typing import Any, TypeAlias
 
 import torch
@@ -22,6 +23,12 @@ from lockstep.capture.refusal import refuse
 from lockstep.errors import CaptureError
 
 Root: TypeAlias = torch.nn.Module | torch.optim.Optimizer
+CODE = (FunctionType, BuiltinFunctionType, MethodType, type, functools.partial)
+# Values without parts: what `repr` says of one is all there is to say.
+WRITTEN = (
+    complex, bytes, range, slice, Enum, EllipsisType,
+    torch.dtype, torch.device, torch.layout, torch.memory_format,
+)  # fmt: skip
 
 
 @dataclass
@@ -166,6 +173,11 @@ def _sort(call: Call, name: str, leaf: Any) -> None:
     if isinstance(leaf, Root):
         call.roots.setdefault(name, leaf)
         return
+    if isinstance(leaf, MethodType):
+        _sort(call, name, leaf.__self__)
+        return
+    if not hasattr(leaf, "__dict__") and not type(leaf).__module__.startswith("torch"):
+        refuse(_untold(name, leaf), about=leaf)
     call.objects.setdefault(name, leaf)
     for attribute, value in vars(leaf).items() if hasattr(leaf, "__dict__") else ():
         if isinstance(value, Root):
@@ -173,8 +185,18 @@ def _sort(call: Call, name: str, leaf: Any) -> None:
 
 
 def _is_plain_value(leaf: Any) -> bool:
-    plain = (int, float, complex, str, bytes, type, type(None), torch.dtype, torch.device)
-    return isinstance(leaf, plain) or (callable(leaf) and not isinstance(leaf, Root))
+    plain = (int, float, str, type(None), set, frozenset, *WRITTEN)
+    return isinstance(leaf, plain) or (isinstance(leaf, CODE) and not isinstance(leaf, MethodType))
+
+
+def _untold(name: str, leaf: Any) -> CaptureError:
+    kind = type(leaf)
+    return CaptureError(
+        f"{name} is a {kind.__module__}.{kind.__qualname__}, which holds what a capture cannot see",
+        want="tensors, numbers, strings, containers of these, modules, objects with attributes",
+        why="its content would be frozen into the program of every rank",
+        fix=f"pass what the step needs of {name} as a tensor, a number or a string",
+    )
 
 
 def _closed_over(step: Step, name: str, value: torch.Tensor) -> CaptureError:

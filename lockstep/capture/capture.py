@@ -145,6 +145,7 @@ class _Capture:
         python = PythonState(self.step, self.call, self.state)
         tracker = OriginTracker({id(m): name for name, m in self.state.modules})
         recorder = CollectiveRecorder()
+        memory = [_compat.storage_identity(fake) for fake in self.fakes]
 
         def flat_step(*fakes: torch.Tensor) -> list[Any]:
             def items(value: Any) -> Any:
@@ -166,6 +167,7 @@ class _Capture:
                 recorder.refuse_unfinished()
                 if self.checking is not None:
                     self.checking.finish()
+                self._refuse_lost(memory)
                 outputs = self._returned(result)
                 self._grad_effects(by_real, outputs)
                 self._holder_effects(by_real, outputs)
@@ -187,6 +189,35 @@ class _Capture:
         return refusing_rank_reads() if self.checking is None else contextlib.nullcontext()
 
     # -- what came out
+
+    def _refuse_lost(self, memory: list[int]) -> None:
+        """Refuse what happens to an input, and that no program does to the caller's tensor.
+
+        Args:
+            memory: the storage of each input's stand-in before the trace.
+        """
+        for spec, fake, storage in zip(self.specs, self.fakes, memory, strict=True):
+            if _compat.storage_identity(fake) != storage:
+                refuse(
+                    CaptureError(
+                        f"the step gives {spec.name} other memory: by `.data =`, set_ or resize_",
+                        why="a program writes into the memory that it is given",
+                        fix=f"write in place: with torch.no_grad(): {spec.name}.copy_(value)",
+                    ),
+                    about=fake,
+                )
+            if spec.kind == "arg" and fake.grad is not None:
+                refuse(
+                    CaptureError(
+                        f"the step leaves a gradient in its argument {spec.name}",
+                        why="only the gradients of a module's parameters are handed back",
+                        fix=[
+                            "hold it as a parameter of a module, and pass the module",
+                            "return torch.autograd.grad(loss, [...]) instead of calling backward()",
+                        ],
+                    ),
+                    about=fake,
+                )
 
     def _returned(self, result: Any) -> list[Any]:
         outputs: list[Any] = []

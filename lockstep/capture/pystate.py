@@ -7,6 +7,7 @@ tracing, and never again. It is seen by comparing before and after, undone, and 
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -51,6 +52,7 @@ class PythonState:
         self._places = list(_places(call, state, self._reach))
         self._before = [{k: _frozen(m[k]) for k in _names(m)} for _, m in self._places]
         self._random = random.getstate()
+        self._numpy = _numpy_state()
 
     def undo(self) -> list[Change]:
         """Put everything back as it was; returns what had changed."""
@@ -58,6 +60,9 @@ class PythonState:
         if random.getstate() != self._random:
             random.setstate(self._random)
             changes.append(Change("random", "a state of Python's generator", "another"))
+        if self._numpy is not None and not _same_draws(self._numpy, _numpy_state()):
+            sys.modules["numpy.random"].set_state(self._numpy)
+            changes.append(Change("numpy.random", "a state of NumPy's generator", "another"))
         return changes
 
     def refuse_changes(self) -> None:
@@ -109,6 +114,16 @@ class PythonState:
                     del mapping[key]
                 else:
                     mapping[key] = _thawed(old)
+
+
+def _numpy_state() -> tuple[Any, ...] | None:
+    """The state of NumPy's global generator; None where nothing has imported it."""
+    numpy = sys.modules.get("numpy.random")
+    return None if numpy is None else numpy.get_state()
+
+
+def _same_draws(before: tuple[Any, ...], after: tuple[Any, ...] | None) -> bool:
+    return after is not None and [bytes(before[1]), *before[2:]] == [bytes(after[1]), *after[2:]]
 
 
 class _Missing:

@@ -18,7 +18,7 @@ from typing import Any, Generic, Protocol
 import torch
 
 from lockstep import _compat
-from lockstep.capture.binding import Call, Step, globals_in, names_in
+from lockstep.capture.binding import CODE, Call, Step, globals_in, names_in
 from lockstep.capture.origin import is_user_file
 from lockstep.capture.state import State
 
@@ -81,6 +81,9 @@ def reach(step: Step, call: Call, state: State) -> Reach:
             walk.value(f"{slot.name}:hook", "hook", hook, None)
     for name, obj in call.objects.items():
         walk.add(name, type(obj))
+    for name, leaf in zip(call.names, call.leaves, strict=True):
+        if isinstance(leaf, CODE):
+            walk.value(f"{name}:argument", "argument", leaf, None)
     for _, optimizer in state.optimizers:
         walk.add("optimizer", type(optimizer))
     return walk.run()
@@ -162,6 +165,8 @@ class _Walk:
             if held.filled:
                 self.found.places.append((held, name, held.get(name)))
                 self.value(f"{label}:{name}", name, held.get(name), None)
+        for name, default in _defaults(function).items():
+            self.value(f"{label}:{name}", name, default, {name: default})
         names = names_in(function.__code__)
         self.mention(names)
         for name in globals_in(function.__code__):
@@ -232,6 +237,13 @@ def _behind_apply(value: Any) -> Any:
     """The autograd Function whose `apply` this is: a C method, which says nothing by itself."""
     owner = getattr(value, "__self__", None) if isinstance(value, BuiltinMethodType) else None
     return owner if isinstance(owner, type) else value
+
+
+def _defaults(function: FunctionType) -> dict[str, Any]:
+    """The defaults of a function's parameters: made once, and kept between calls."""
+    code, values = function.__code__, function.__defaults__ or ()
+    names = code.co_varnames[: code.co_argcount][code.co_argcount - len(values) :]
+    return {**dict(zip(names, values, strict=True)), **(function.__kwdefaults__ or {})}
 
 
 def _is_users(filename: str) -> bool:

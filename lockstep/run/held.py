@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from lockstep import _compat
-from lockstep.capture.binding import Call
+from lockstep.capture.binding import CODE, Call
 from lockstep.capture.state import State
 
 
@@ -55,7 +55,8 @@ class Held:
 
 
 def _above(call: Call) -> list[Any]:
-    return [*call.roots.values(), *call.objects.values()]
+    functions = [leaf for leaf in call.leaves if isinstance(leaf, CODE)]
+    return [*call.roots.values(), *call.objects.values(), *functions]
 
 
 def _attributes(state: State, call: Call) -> Iterator[Any]:

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 
 from lockstep.build.fingerprint import show
-from lockstep.capture.binding import Call, Step, describe
+from lockstep.capture.binding import WRITTEN, Call, Step, describe
 from lockstep.capture.reach import Reach, reach
 from lockstep.capture.state import State, collect
 from lockstep.run.held import Held
-from lockstep.run.watch import SCALAR, Place, Watch
+from lockstep.run.watch import SCALAR, Place, Watch, snapshot
 from lockstep.spmd.mesh import default_device_type
 
 
@@ -72,8 +72,10 @@ class Bound:
                 found.append((float,))
             elif isinstance(leaf, SCALAR):
                 found.append((type(leaf), leaf))
+            elif isinstance(leaf, WRITTEN):
+                found.append((type(leaf), repr(leaf)))
             else:
-                found.append((number_of(leaf),))
+                found.append((number_of(leaf), snapshot(leaf)))
         return tuple(found)
 
 
