@@ -487,6 +487,19 @@ def without_modes() -> Any:
     return _disable_current_modes()
 
 
+@contextlib.contextmanager
+def quiet_fake_errors() -> Iterator[None]:
+    """Fake tensors log what a failing operator raises; not where a failure is an answer."""
+    import logging
+
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
 def dispatch_mode() -> Any:
     """The base class of modes that see each operator as the dispatcher does."""
     from torch.utils._python_dispatch import TorchDispatchMode
