@@ -29,9 +29,9 @@ class Writer:
 
     def finding(self, fault: Fault) -> tuple[Finding, list[Repair]]:
         """Return a fault's finding and its candidate repairs, the cheapest first."""
-        line = self.line(fault.node)
+        line = self.place(fault)
         repairs = Repairs(self.flow, self.names, self.type_of, self.line, self.born).of(fault)
-        related = [line_of(n) for n in (fault.operand, fault.other) if n is not None]
+        related = [line_of(n) for n in (fault.node, fault.operand, fault.other) if n is not None]
         lines = [at for at in dict.fromkeys(related) if at and at != line]
         return Finding(
             code=fault.code,
@@ -46,6 +46,13 @@ class Writer:
             witness="types",
             related=tuple(lines),
         ), repairs
+
+    def place(self, fault: Fault) -> str:
+        """Where a fault is told; in the backward where the partial gradient came to be."""
+        partial = fault.operand is not None and self.type_of(fault.operand).startswith("P")
+        if self.flow.graphs.phases.get(fault.node) == "backward" and partial and fault.operand:
+            return self.line(self.born(fault.operand)) or self.line(fault.node)
+        return self.line(fault.node)
 
     def line(self, node: Node) -> str:
         """The line that a node is charged to; of a typed collective the line of its call."""
@@ -75,10 +82,18 @@ class Writer:
 
     def born(self, node: Node) -> Node:
         """The node where a value got its type: back through what merely hands it on."""
+        mine = self.type_of(node)
         while node.op == "call_function" and node not in self.flow.graphs.moves:
-            mine = self.type_of(node)
-            same = [n for n in node.all_input_nodes if self.type_of(n) == mine]
+            mine = mine if self.type_of(node) == "?" else self.type_of(node)
+            same = [n for n in node.all_input_nodes if self._has(n, mine)]
             if not same or node in self.flow.graphs.claims:
                 break
             node = same[0]
         return node
+
+    def _has(self, node: Node, type_: str) -> bool:
+        """Whether a node's value, or one of its several values, has a type."""
+        kind: Any = self.flow.kinds.get(node)
+        if isinstance(kind, list):
+            return type_ in [repr(one) for one in kind]
+        return self.type_of(node) == type_

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from torch.fx import Node
+
 from lockstep.checker.kinds import EQUAL, PARTIAL, UNKNOWN, VARYING, Kind, shard
 from lockstep.checker.rules.context import Context, Operand
 from lockstep.checker.rules.mixing import nonlinear
@@ -51,6 +53,7 @@ def _reduced(ctx: Context, x: Operand, how: str) -> Kind:
             x,
             got="V: rows by indices that vary",
             want="P: zero where the rank does not hold the row",
+            at=_lookup(ctx, x),
         )
     if x.kind.same and how == "sum":
         return summed_again(ctx, x)
@@ -58,6 +61,17 @@ def _reduced(ctx: Context, x: Operand, how: str) -> Kind:
     if how == "avg":
         return replace(EQUAL, power=max(power - 1, 0) if x.kind.tag == "P" else power)
     return replace(EQUAL, power=power)
+
+
+def _lookup(ctx: Context, x: Operand) -> Node:
+    """The node that read the rows: there a mask is missing."""
+    node: Node | None = x.node
+    found = x.node
+    while node is not None:
+        found = node
+        sources = [n for n in node.all_input_nodes if ctx.kind(n).note == "lookup"]
+        node = sources[0] if sources else None
+    return found
 
 
 def _shards_added(ctx: Context, x: Operand, how: str) -> None:

@@ -137,14 +137,15 @@ class Context:
         other: Operand | None = None,
         got: str = "",
         want: str = "",
+        at: Node | None = None,
     ) -> None:
-        """Object to this node."""
+        """Object to this node, or to the one that is at fault for it."""
         self.report(
             Fault(
                 code,
                 what,
                 why,
-                self.node,
+                at or self.node,
                 operand and operand.node,
                 other and other.node,
                 got or (repr(operand.kind) if operand else ""),
