@@ -141,6 +141,20 @@ def test_a_finding_says_where_each_operand_got_its_type() -> None:
     )
 
 
+FIXES = [
+    (unconverted, 1, 'a = torch.relu(ls.convert(x * m.gain, "tp", src=I, dst=R) @ m.up.t())'),
+    (replicated, 2, 'y = ls.all_reduce(torch.relu(h @ m.up.t()) @ m.down.t(), "tp", src=P, dst=I)'),
+    (twice, 3, "return (y ** 2).sum()"),
+]
+
+
+@pytest.mark.parametrize(("forward", "offset", "text"), FIXES)
+def test_the_first_fix_is_a_whole_line_to_paste(forward, offset, text) -> None:
+    found = typing(step_of(forward))
+    line, first = forward.__code__.co_firstlineno + offset, found.repairs[0][0]
+    assert (first.text, first.line.rpartition(":")[2]) == (text, str(line))
+
+
 def test_a_replicated_loss_is_refused() -> None:
     (finding,) = typing(step_of(replicated_loss)).findings
     assert finding.code == "LS513"
@@ -168,6 +182,7 @@ def test_a_gradient_that_is_still_partial_is_told() -> None:
     (finding,) = typing(step_of(hooked), claim=S(0)).findings
     assert (finding.code, finding.got) == ("LS514", "P")
     assert finding.what == "m.gain.grad is still partial on tp when the optimizer reads it"
+    assert finding.fix == 'm.gain.grad = ls.all_reduce(m.gain.grad, "tp", src=P, dst=R)'
     assert not typing(step_of(hooked, summed), claim=S(0)).findings
     assert not typing(step_of(sharded), claim=S(0)).findings
 

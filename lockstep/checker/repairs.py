@@ -255,7 +255,7 @@ class Repairs:
         path = self.names.get(parameter, "parameter")
         for user in parameter.users:
             name = segment_for(parameter, line_of(user), self.names)
-            if name and not name.startswith("self."):
+            if name and not name.startswith("self.") and not name.isidentifier():
                 return name
         return path
 
