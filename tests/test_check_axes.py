@@ -51,8 +51,8 @@ def program(*faults: str) -> Any:
     return step
 
 
-def check(*faults: str) -> Report:
-    return ls.check(program(*faults), make, mesh={"dp": 2, "tp": 2}, repair_s=0)
+def check(*faults: str, repair_s: float = 0) -> Report:
+    return ls.check(program(*faults), make, mesh={"dp": 2, "tp": 2}, repair_s=repair_s)
 
 
 def test_the_right_program_passes_on_both_axes():
@@ -78,3 +78,12 @@ def test_each_missing_conversion_is_found(faults: list[str], sources: set[str]):
 def test_faults_of_two_axes_are_both_found():
     found = check("second", "unreduced")
     assert {f.axis for f in found.findings} == {"dp", "tp"}, str(found)
+
+
+def test_repairs_of_several_faults_are_verified_together():
+    found = check("first", "second", repair_s=60)
+    assert [f.verified for f in found.findings] == [True, True], str(found)
+    assert {f.fix for f in found.findings} == {
+        'a = F.gelu(F.linear(ls.convert(e, "tp", src=I, dst=R), m.up0))',
+        'b = F.gelu(F.linear(ls.convert(e, "tp", src=I, dst=R), m.up1))',
+    }

@@ -41,39 +41,47 @@ class CannotEdit(Exception):
 
 
 @contextlib.contextmanager
-def applied(edit: Edit) -> Iterator[None]:
-    """Run the user's functions with one line replaced while inside.
+def applied(*edits: Edit) -> Iterator[None]:
+    """Run the user's functions with lines replaced while inside.
 
     Raises:
-        CannotEdit: the line is in no function that lives, or the text does not fit there.
+        CannotEdit: a line is in no function that lives, or a text does not fit there.
     """
-    path, _, number = edit.line.rpartition(":")
-    path = str(Path(full_path(path)).absolute())
-    chain = _codes_at(_compiled(path, int(number), edit.text), int(number))
-    pairs = [(f, code) for code in chain for f in _living(path, code)]
-    if not pairs:
-        raise CannotEdit(f"no function holds {edit.line}")
-    saved = [(function, function.__code__) for function, _ in pairs]
+    pairs: dict[int, tuple[FunctionType, CodeType]] = {}
+    files: dict[str, dict[int, str]] = {}
+    for edit in edits:
+        path, _, number = edit.line.rpartition(":")
+        files.setdefault(str(Path(full_path(path)).absolute()), {})[int(number)] = edit.text
+    for path, texts in files.items():
+        code = _compiled(path, texts)
+        for at in texts:
+            found = [(f, new) for new in _codes_at(code, at) for f in _living(path, new)]
+            if not found:
+                raise CannotEdit(f"no function holds line {at} of {path}")
+            pairs.update((id(function), (function, new)) for function, new in found)
+    saved = [(function, function.__code__) for function, _ in pairs.values()]
     added: list[tuple[dict[str, Any], str]] = []
     try:
-        for function, code in pairs:
-            function.__code__ = code
+        for function, new in pairs.values():
+            function.__code__ = new
             _add_names(function.__globals__, added)
         yield
     finally:
-        for function, code in saved:
-            function.__code__ = code
+        for function, old in saved:
+            function.__code__ = old
         for namespace, name in added:
             namespace.pop(name, None)
 
 
-def _compiled(path: str, number: int, text: str) -> CodeType:
+def _compiled(path: str, texts: dict[int, str]) -> CodeType:
     lines = list(linecache.getlines(path))
-    if not 0 < number <= len(lines):
-        raise CannotEdit(f"{path} has no line {number}")
-    old = lines[number - 1]
-    indent = old[: len(old) - len(old.lstrip())]
-    lines[number - 1] = "".join(f"{indent}{part}\n" for part in text.splitlines())
+    for number, text in texts.items():
+        if not 0 < number <= len(lines):
+            raise CannotEdit(f"{path} has no line {number}")
+        old = lines[number - 1]
+        indent = old[: len(old) - len(old.lstrip())]
+        # One line stays one line, so that the others keep their numbers.
+        lines[number - 1] = f"{indent}{'; '.join(text.splitlines())}\n"
     try:
         return compile("".join(lines), path, "exec", dont_inherit=True)
     except SyntaxError as error:

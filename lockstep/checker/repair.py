@@ -38,19 +38,23 @@ def repaired(
         budget_s: seconds after which no further candidate is tried.
     """
     end = time.monotonic() + budget_s
-    if len(report.findings) != 1:
-        return report.findings
-    (finding,) = report.findings
+    kept: list[Edit] = []
+    left, last = len(report.findings), seen
     failed: set[str] = set()
-    for edit in candidates(finding, seen):
-        if time.monotonic() > end:
-            break
-        if _verified(edit, finding, seen, again):
-            return [_fixed(finding, edit)]
-        failed.add(edit.text)
-    if finding.fix in failed:
-        return [dataclasses.replace(finding, fix=None)]
-    return [finding]
+    for finding in report.findings:
+        for edit in candidates(finding, seen):
+            if time.monotonic() > end:
+                break
+            now = _tried([*kept, edit], again)
+            if now is not None and len(now[0].findings) < left:
+                left, last = len(now[0].findings), now[1]
+                kept.append(edit)
+                break
+            failed.add(edit.text)
+    if len(kept) == len(report.findings) and _holds(report.findings, seen, left, last):
+        return [_fixed(f, edit) for f, edit in zip(report.findings, kept, strict=True)]
+    failed -= {edit.text for edit in kept}
+    return [dataclasses.replace(f, fix=None) if f.fix in failed else f for f in report.findings]
 
 
 def candidates(finding: Finding, seen: Witnesses) -> list[Edit]:
@@ -76,20 +80,24 @@ def _is_statement(text: str) -> bool:
     return "..." not in text
 
 
-def _verified(
-    edit: Edit, finding: Finding, before: Witnesses, again: Callable[[], Examined]
-) -> bool:
+def _tried(edits: list[Edit], again: Callable[[], Examined]) -> Examined | None:
+    """Examine the step with lines changed; None where it cannot be."""
     try:
-        with applied(edit), _compat.quiet_fake_errors():
+        with applied(*edits), _compat.quiet_fake_errors():
             report, seen = again()
     except Exception:  # a line that was changed may fail in any way: it is no repair then
+        return None
+    return None if seen.apart or seen.unknown else (report, seen)
+
+
+def _holds(findings: list[Finding], before: Witnesses, left: int, after: Witnesses) -> bool:
+    """Whether all witnesses are silent, and were enough to tell."""
+    if left:
         return False
-    if not report.ok or seen.apart or seen.unknown:
-        return False
-    if not seen.twin.why_not:
+    if not after.twin.why_not:
         return True
-    backward_alone = finding.witness in ("gold", "after") and not before.loss
-    return backward_alone and _same_losses(before, seen)
+    backward_alone = all(f.witness in ("gold", "after") for f in findings) and not before.loss
+    return backward_alone and _same_losses(before, after)
 
 
 def _same_losses(before: Witnesses, after: Witnesses) -> bool:
