@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 import lockstep as ls
 from lockstep import _compat
 from lockstep.capture.capture import capture
+from lockstep.errors import UsageError
 from tests.steps import Tiny, batch, equal, same_as_eager, tensors_of, train_step
 
 
@@ -331,3 +332,21 @@ def test_checkpointed_regions_draw_once_and_are_eager_bit_by_bit(
     dropout: float, reentrant: bool
 ) -> None:
     same_as_eager(train_step, Checkpointed(dropout, reentrant), [batch(i) for i in range(3)])
+
+
+def test_a_gradient_through_what_a_step_returned_is_refused_and_never_dropped() -> None:
+    def forward(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+        return model(tokens).mean()
+
+    model, extra = Tiny(0.0), torch.ones((), requires_grad=True)
+    step = ls.compile(backend="graph")(forward)
+    out = step(model, batch(0)[0])
+    assert out.requires_grad
+    with pytest.raises(UsageError, match="through what a compiled step returned"):
+        (out * extra).backward()
+    (out.detach() * extra).backward()
+    with torch.no_grad():
+        assert not step(model, batch(0)[0]).requires_grad
+    loss = ls.compile(backend="graph")(train_step)(model, *batch(0))
+    with pytest.raises(UsageError, match="call backward\\(\\) inside the step"):
+        (loss + extra).backward()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -124,6 +124,8 @@ def test_values_are_shown_exactly_and_without_addresses() -> None:
     assert show(0.1) == "0x1.999999999999ap-4"
     assert show({"b": (1, None), "a": torch.float32}) == {"b": [1, None], "a": "torch.float32"}
     assert show(object()) == "<builtins.object>"
+    config = SimpleNamespace(flag=True, sizes=[1, 2], _path="/somewhere", lock=object())
+    assert show(config) == {"class": "SimpleNamespace", "flag": True, "sizes": [1, 2]}
     assert show(torch.device("cuda:3")) == "cuda"
     assert short([1]) == [1]
     long = short(list(range(5000)))

@@ -30,8 +30,9 @@ def test_sizes_are_filled_in(sizes: dict[str, int], world: int, want: dict[str, 
         ({"dp": 3}, 4, "the mesh dp=3 does not fit the job"),
         ({"dp": -1, "tp": 3}, 4, "the fixed axes need a multiple of 3"),
         ({"dp": -1, "tp": -1}, 4, "at most one of them -1"),
-        ({}, 4, "no axes"),
+        ({}, 4, "a mesh needs an axis"),
         ({"dp": 0}, 4, "mesh axis dp cannot have 0 ranks"),
+        ({"dp": "2"}, 4, "mesh axis dp cannot have '2' ranks"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(sizes: dict[str, int], world: int, text: str) -> None:

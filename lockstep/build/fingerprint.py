@@ -114,7 +114,10 @@ def _digest_of_code(code: CodeType) -> str:
 
 
 def show(value: Any, depth: int = 0) -> Any:
-    """A plain value as JSON; floats by their exact hex form; deep or foreign ones by their type."""
+    """A plain value as JSON; floats by their exact hex form.
+
+    A config object is told by its plain attributes, a deep or foreign one by its type.
+    """
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
@@ -133,11 +136,20 @@ def show(value: Any, depth: int = 0) -> Any:
         parts = (value.func, value.args, value.keywords)
         return ["partial", *(show(part, depth + 1) for part in parts)]
     if isinstance(value, CODE):
-        return f"{value.__module__}.{value.__qualname__}"
+        return f"{value.__module__}.{getattr(value, '__qualname__', type(value).__qualname__)}"
     fields = getattr(type(value), "__dataclass_fields__", None)
     if fields is not None and depth < 4:
         return {name: show(getattr(value, name, None), depth + 1) for name in fields}
+    held = (torch.nn.Module, torch.optim.Optimizer, torch.Tensor)  # told by fields of their own
+    if depth < 2 and hasattr(value, "__dict__") and not isinstance(value, held):
+        plain = {k: v for k, v in vars(value).items() if _is_plain(v) and not k.startswith("_")}
+        return {"class": type(value).__qualname__, **show(plain, depth + 1)}
     return f"<{type(value).__module__}.{type(value).__qualname__}>"
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value of a config object says the same in every process."""
+    return value is None or isinstance(value, (bool, int, float, str, list, tuple, dict))
 
 
 def short(value: Any) -> Any:

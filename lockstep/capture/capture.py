@@ -226,7 +226,8 @@ class _Capture:
             if isinstance(leaf, torch.Tensor) and id(leaf) in self.index_of:
                 self.returns.append(Leaf("input", self.index_of[id(leaf)]))
             elif isinstance(leaf, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)):
-                self.returns.append(Leaf("output", len(outputs)))
+                grad = isinstance(leaf, torch.Tensor) and leaf.requires_grad
+                self.returns.append(Leaf("output", len(outputs), grad=grad))
                 outputs.append(leaf)
             elif leaf is None or isinstance(leaf, (bool, int, float, str)):
                 self.returns.append(Leaf("value", value=leaf))

@@ -48,12 +48,14 @@ class Leaf:
     """One leaf of what the step returns.
 
     `kind`: "output" (graph output `index`), "item" (its Python number), "input" (the very tensor
-    that was passed as graph input `index`), or "value" (the constant `value`).
+    that was passed as graph input `index`), or "value" (the constant `value`). `grad`: eager would
+    give a tensor that requires grad here.
     """
 
     kind: str
     index: int = -1
     value: Any = None
+    grad: bool = False
 
 
 @dataclass

@@ -6,6 +6,7 @@ import functools
 import os
 import time
 from collections.abc import Callable
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from lockstep import _compat
@@ -206,6 +207,25 @@ def _rows(known: Fields, words: Fields, side: int) -> str:
     return "\n".join(f"{row[0]}: {short(row[side])}" for row in rows[:8])
 
 
+def _check_options(function: Any, mesh: Any, data: Any) -> None:
+    """Refuse what cannot be a step, a mesh, or one of its axes."""
+    if function is not None and not isinstance(function, (FunctionType, MethodType)):
+        raise UsageError(
+            "ls.compile takes a function or a method",
+            got=f"a {type(function).__name__}",
+            fix="def step(model, ...): return model(...)   and compile that",
+        )
+    if mesh is not None and not hasattr(mesh, "mesh_dim_names"):
+        raise UsageError(f"mesh={mesh!r}", want="a DeviceMesh", fix="mesh=ls.mesh(dp=-1)")
+    axes = (mesh.mesh_dim_names or ()) if mesh is not None else None
+    for axis in (data,) if isinstance(data, str) else data or ():
+        if not isinstance(axis, str) or (axes is not None and axis not in axes):
+            raise UsageError(
+                f"data={data!r} names no axis of the mesh",
+                want=f"one of {list(axes)}" if axes is not None else "the name of an axis",
+            )
+
+
 @overload
 def compile(function: Callable[P, T]) -> Callable[P, T]: ...
 @overload
@@ -254,6 +274,7 @@ def compile(
         >>> @ls.compile(mesh=mesh, data="dp")                                # doctest: +SKIP
         ... def train_step(model, tokens, labels): ...
     """
+    _check_options(function, mesh, data)
     for name, value, known in (
         ("backend", backend, ("graph", "inductor")),
         ("on_new_shape", on_new_shape, ("build", "error")),

@@ -14,6 +14,7 @@ from lockstep.capture.binding import Call, describe
 from lockstep.capture.graph import input_spec
 from lockstep.capture.state import Slot
 from lockstep.errors import ContractError
+from lockstep.run.guarded import guarded
 from lockstep.run.key import Bound
 
 
@@ -32,7 +33,10 @@ class Variant:
         self._program = program
         contract = artifact.manifest["contract"]
         self._inputs = contract["inputs"]
-        self._returns = [(r["kind"], r["index"], r["value"]) for r in contract["returns"]]
+        self._returns = [
+            ("guarded" if r["grad"] else r["kind"], r["index"], r["value"])
+            for r in contract["returns"]
+        ]
         self._out_spec = pytree.treespec_loads(contract["out_spec"])
         self._effects = contract["effects"]
 
@@ -53,6 +57,7 @@ class Variant:
         leaves = [
             outputs[index] if kind == "output"
             else passed[index] if kind == "input"
+            else guarded(outputs[index]) if kind == "guarded"
             else outputs[index].item() if kind == "item"
             else value
             for kind, index, value in self._returns

@@ -122,14 +122,18 @@ def start_process_group(device_type: str = "cpu") -> None:
 
 def _fit(sizes: dict[str, int], world: int) -> dict[str, int]:
     """Fill in the axis of size -1 and check the product."""
+    if not sizes:
+        raise UsageError("a mesh needs an axis", fix="ls.mesh(dp=-1)")
     free = [name for name, size in sizes.items() if size == -1]
     fixed = 1
     for name, size in sizes.items():
-        if size != -1 and size < 1:
-            raise UsageError(f"mesh axis {name} cannot have {size} ranks", want="1 or more, or -1")
+        if type(size) is not int or (size != -1 and size < 1):
+            raise UsageError(
+                f"mesh axis {name} cannot have {size!r} ranks", want="1 or more, or -1"
+            )
         fixed *= size if size != -1 else 1
-    if not sizes or len(free) > 1 or world % fixed or (not free and fixed != world):
-        shown = " x ".join(f"{name}={size}" for name, size in sizes.items()) or "no axes"
+    if len(free) > 1 or world % fixed or (not free and fixed != world):
+        shown = " x ".join(f"{name}={size}" for name, size in sizes.items())
         raise UsageError(
             f"the mesh {shown} does not fit the job",
             got=f"{world} rank(s); the fixed axes need a multiple of {fixed}",

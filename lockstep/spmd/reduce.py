@@ -31,6 +31,7 @@ def loss(value: torch.Tensor, **axes: str) -> torch.Tensor:
         >>> loss = ls.loss(model(tokens, labels), dp="mean")                 # doctest: +SKIP
     """
     checked = _checked(axes, "ls.loss")
+    _expect(value, torch.Tensor, "ls.loss")
     if value.numel() != 1:
         raise UsageError(
             "a loss has one element",
@@ -59,6 +60,7 @@ def reduce_grads(model: torch.nn.Module, **axes: str) -> None:
     Example:
         >>> ls.reduce_grads(model, dp="mean")                                # doctest: +SKIP
     """
+    _expect(model, torch.nn.Module, "ls.reduce_grads")
     parameters = [p for p in model.parameters() if p.grad is not None]
     with torch.no_grad():
         for over, way in _checked(axes, "ls.reduce_grads"):
@@ -66,6 +68,11 @@ def reduce_grads(model: torch.nn.Module, **axes: str) -> None:
             for parameter, pending in zip(parameters, started, strict=True):
                 total = collectives.wait(pending)
                 parameter.grad = total / over.size if way == "mean" else total
+
+
+def _expect(value: object, kind: type, who: str) -> None:
+    if not isinstance(value, kind):
+        raise UsageError(f"{who} takes a {kind.__name__}", got=f"a {type(value).__name__}")
 
 
 def _checked(axes: dict[str, str], who: str) -> list[tuple[Axis, str]]:
