@@ -137,7 +137,6 @@ def witnesses(
     own_batches(world, data)
     with _timed(report, "types"):
         seen.typing = infer(world)
-        seen.undecided += seen.typing.undecided
     try:
         sim = Simulation(world)
     except Divergent as apart:

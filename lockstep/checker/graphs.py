@@ -23,8 +23,8 @@ def _comparable(trace: RankTrace) -> list[Node]:
     return [n for n in trace.nodes if n.op not in ("placeholder", "output", "get_attr")]
 
 
-def graphs_of(world: World, axis: str, rows: bool = True) -> tuple[Graphs, list[str]]:
-    """Return one axis' graphs, and the parameters whose placement nothing declares.
+def graphs_of(world: World, axis: str, rows: bool = True) -> Graphs:
+    """Return what there is along one axis.
 
     Args:
         rows: take arguments that differ on an axis over which losses add up as shards of rows.
@@ -44,7 +44,7 @@ def graphs_of(world: World, axis: str, rows: bool = True) -> tuple[Graphs, list[
             claims.setdefault(after, dst)
     roots = [root for root, _ in trace.notes.roots]
     shared = rows and any(claims.get(root) in ("P", "P(mean)") for root in roots)
-    inputs, undecided = _inputs(group, axis, claims, shared)
+    inputs = _inputs(group, axis, claims, shared)
     return Graphs(
         axis=axis,
         nodes=[trace.nodes for trace in group],
@@ -54,18 +54,17 @@ def graphs_of(world: World, axis: str, rows: bool = True) -> tuple[Graphs, list[
         cotangents={by_name[f]: by_name[b] for f, b in trace.cotangents.items() if f in by_name},
         roots=roots,
         phases={by_name[name]: phase for name, phase in trace.phases.items()},
-    ), undecided
+    )
 
 
 def _inputs(
     group: list[RankTrace], axis: str, claims: dict[Node, Type], rows: bool
-) -> tuple[dict[Node, Kind], list[str]]:
+) -> dict[Node, Kind]:
     """The kinds of inputs: by claim, then mark, then as their values are."""
     trace = group[0]
     placeholders = [node for node in trace.nodes if node.op == "placeholder"]
     kinds: dict[str, Kind] = {}
     inputs: dict[Node, Kind] = {}
-    undecided = []
     for i, (node, spec) in enumerate(zip(placeholders, trace.graph.inputs, strict=True)):
         mark = trace.marks.get(spec.name, {}).get(axis)
         if node in claims:
@@ -79,10 +78,8 @@ def _inputs(
             kinds[spec.name] = _by_value([t.inputs[i] for t in group])
             if rows and spec.kind == "arg" and kinds[spec.name].tag == "V" and spec.shape:
                 kinds[spec.name] = shard(0)
-            if spec.kind == "param":
-                undecided.append(f"{spec.name} on {axis}: taken as {kinds[spec.name]!r}")
         inputs[node] = kinds[spec.name]
-    return inputs, undecided
+    return inputs
 
 
 def _by_value(values: list[torch.Tensor]) -> Kind:

@@ -34,7 +34,6 @@ class Typing:
         repairs: as long as `findings`: candidate repairs of each, the cheapest first.
         unknown: operators without a rule, with the number of their nodes.
         nodes: how many nodes were typed.
-        undecided: inputs that nothing declares, with the axis and what was assumed.
         apart: whether the ranks' graphs differ in structure, so that nothing could be typed.
     """
 
@@ -43,7 +42,6 @@ class Typing:
     repairs: list[list[Repair]] = field(default_factory=list)
     unknown: Counter[str] = field(default_factory=Counter)
     nodes: int = 0
-    undecided: list[str] = field(default_factory=list)
     apart: bool = False
 
 
@@ -66,10 +64,9 @@ def infer(world: World) -> Typing:
 
 
 def _infer_axis(world: World, axis: str, typing: Typing) -> None:
-    graphs, undecided = graphs_of(world, axis)
-    typing.undecided += undecided
+    graphs = graphs_of(world, axis)
     flow = Flow(graphs).run()
-    if flow.faults and not Flow(plain := graphs_of(world, axis, rows=False)[0]).run().faults:
+    if flow.faults and not Flow(plain := graphs_of(world, axis, rows=False)).run().faults:
         graphs, flow = plain, Flow(plain).run()  # the batch does not lie in rows
     trace = world.ranks[0]
     carries = frozenset(graphs.cotangents) if graphs.roots else None
