@@ -183,6 +183,15 @@ def test_a_step_without_obstacles_passes_all_of_them() -> None:
     assert len(capture(lambda model, x: model(x), Model(), torch.ones(3)).gm.graph.nodes) > 3
 
 
+@pytest.mark.filterwarnings("ignore:Using `torch.compile")
+def test_a_part_that_torch_compiles_is_refused_at_its_line() -> None:
+    model = Tiny()
+    model.linear = torch.compile(model.linear)  # type: ignore[assignment]
+    with pytest.raises(CaptureError, match="something that torch.compile made") as caught:
+        capture(train_step, model, *batch(0))
+    assert "at   tests/steps.py:" in str(caught.value) and "._orig_mod" in str(caught.value)
+
+
 @pytest.mark.parametrize("wrapper", ["ddp", "dp"])
 def test_wrapped_models_are_refused_by_name(wrapper: str) -> None:
     wrap = {"ddp": nn.parallel.DistributedDataParallel, "dp": nn.DataParallel}[wrapper]

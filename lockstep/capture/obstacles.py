@@ -28,6 +28,13 @@ def explain(error: BaseException) -> LockstepError | None:
         return value_read(frame, lineno)
     if is_outside_tensor(error):
         return real_tensor(frame, lineno)
+    if "dynamo-optimized function" in str(error):
+        return CaptureError(
+            "the step calls something that torch.compile made",
+            where=_where(frame, lineno),
+            why="a program is compiled once, as a whole",
+            fix="pass the plain module: leave torch.compile out, or take its ._orig_mod",
+        )
     return None
 
 
