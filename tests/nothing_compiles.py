@@ -37,7 +37,10 @@ def jobs(root: Path) -> list[tuple[str, Ended]]:
     ended = []
     with Torchrun() as torchrun:
         for i, (name, how, env) in enumerate(plans):
-            env = {"LOCKSTEP_STORE": str(root / "store"), **env}
+            # A compiler's cache of its own: what an earlier run left would be hits, not lowerings.
+            own = {"LOCKSTEP_STORE": str(root / "store")}
+            own["TORCHINDUCTOR_CACHE_DIR"] = str(root / "inductor")
+            env = {**own, **env}
             got = torchrun.run(SCRIPT, how, folder=root / f"job{i}", limit=300, env=env)
             if got.code:
                 raise SystemExit(f"{name} failed\n{got.report()}")
