@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
@@ -26,18 +25,16 @@ from lockstep.build.rewrite import rewrite
 from lockstep.errors import ArtifactError, LoweringError, ToolchainError
 from lockstep.run.kernels import scope_for
 from lockstep.run.loader import load_program
+from lockstep.spmd.mesh import mesh
 from tests.graphs import Tiny, Traced, trace, training_inputs, training_step
 
 pytestmark = pytest.mark.timeout(300)  # a cold compiler cache takes most of it
 
 
 @pytest.fixture(scope="module", autouse=True)
-def group() -> Iterator[None]:
+def group() -> None:
     """A world of one whose group carries a mesh axis's name, as on a rank."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    _compat.register_process_group("dp", dist.group.WORLD)
-    yield
-    dist.destroy_process_group()
+    mesh("cpu", dp=-1)
 
 
 def reduced(grad: torch.Tensor) -> torch.Tensor:

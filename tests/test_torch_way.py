@@ -149,12 +149,12 @@ def test_the_users_own_error_is_left_as_it_is(kept):
 
 
 def test_the_flag_is_set_by_its_way_alone(monkeypatch, capsys):
-    monkeypatch.setattr(torch.compiler.config, "compile_on_one_rank", False)
     monkeypatch.setenv("RANK", "0")
-    for way, flag in (("off", False), ("torch", False), ("torch-one-rank", True)):
-        monkeypatch.setenv("LOCKSTEP", way)
-        torch_way.other_way("step", print)
-        assert torch.compiler.config.compile_on_one_rank is flag
+    with torch.compiler.config.patch(compile_on_one_rank=False):
+        for way, flag in (("off", False), ("torch", False), ("torch-one-rank", True)):
+            monkeypatch.setenv("LOCKSTEP", way)
+            torch_way.other_way("step", print)
+            assert torch.compiler.config.compile_on_one_rank is flag
     told = capsys.readouterr().err.splitlines()
     assert told[2] == (
         "[lockstep rank 0] LOCKSTEP=torch-one-rank: step runs under torch.compile with "
