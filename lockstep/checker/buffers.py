@@ -108,4 +108,5 @@ class Buffers:
 
 
 def nodes_in(node: Node) -> list[Node]:
+    """The nodes that a node reads, in the order of its arguments, also inside lists."""
     return [leaf for leaf in pytree.tree_leaves((node.args, node.kwargs)) if isinstance(leaf, Node)]
