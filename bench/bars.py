@@ -48,6 +48,7 @@ BARS = [
         "-m tests.bitwise --ranks 2 4",
         limit_s=3600,
     ),
+    Bar("a forgotten conversion is named at its line, its printed fix passes", "-m tests.flagship"),
     Bar("a wrong cell of a test matrix fails with its line, the right pass", "-m tests.plugin"),
     Bar(
         "three ways side by side, from empty caches and warm",
