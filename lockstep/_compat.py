@@ -12,7 +12,10 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-# torch's own tree walk has no public name; the modules that use this one have imported torch.
+import torch
+import torch.distributed as dist
+
+# torch's own tree walk has no public name.
 from torch.utils import _pytree as pytree  # noqa: F401  (for others to import from here)
 
 # -- process groups (torch 2.14) -------------------------------------------------------------------
@@ -34,22 +37,16 @@ def resolve_process_group(name: str) -> Any:
 
 def group_exists(group: Any) -> bool:
     """Whether a group is one of the live ones; a destroyed group's axis may be named anew."""
-    import torch.distributed as dist
-
     return group in dist.distributed_c10d._world.pg_map
 
 
 def default_store() -> Any:
     """The rendezvous store of the default group; `dist.rendezvous` would bind the port again."""
-    import torch.distributed as dist
-
     return dist.distributed_c10d._get_default_store()
 
 
 def functional_collectives() -> Any:
     """The ops that graphs hold for collectives; Inductor knows them, and they take group names."""
-    import torch
-
     return torch.ops._c10d_functional
 
 
@@ -58,16 +55,12 @@ def functional_collectives() -> Any:
 
 def current_autograd_node() -> Any:
     """The autograd node whose backward is running, or None: charges backward ops to a line."""
-    import torch
-
     return torch._C._current_autograd_node()
 
 
 @contextlib.contextmanager
 def on_create_node(stamp: Callable[[Any], None]) -> Iterator[None]:
     """Call `stamp` on each node that any graph makes; the public hook needs a finished module."""
-    import torch
-
     original = torch.fx.Graph.create_node
 
     @functools.wraps(original)
@@ -112,7 +105,6 @@ def tracing(mode: Any) -> Iterator[None]:
 
     The backward runs on this thread: the engine's own threads lack the modes and context variables.
     """
-    import torch
     from torch._guards import TracingContext
     from torch._guards import tracing as torch_tracing
 
@@ -123,8 +115,6 @@ def tracing(mode: Any) -> Iterator[None]:
 
 def one_rank_flag() -> Any:
     """`compile_on_one_rank` while inside: graph and kernels then hold no device index."""
-    import torch
-
     return torch.compiler.config.patch(compile_on_one_rank=True)
 
 
@@ -159,16 +149,6 @@ def is_wrapper_subclass(tensor: Any) -> bool:
     return bool(is_traceable_wrapper_subclass(tensor))
 
 
-def accumulate_hooks(parameter: Any) -> list[Any]:
-    """The hooks that run after a parameter's gradient was accumulated: no public list exists."""
-    return list((getattr(parameter, "_post_accumulate_grad_hooks", None) or {}).values())
-
-
-def tensor_hooks(tensor: Any) -> list[Any]:
-    """The hooks of `tensor.register_hook`: no public list exists."""
-    return list((getattr(tensor, "_backward_hooks", None) or {}).values())
-
-
 def group_resolvers() -> tuple[Any, Any, Any]:
     """Where torch turns a group argument into what a graph holds: two for collectives, one for
     meshes. Under `compile_on_one_rank` they give group objects, which no file can hold."""
@@ -180,19 +160,6 @@ def group_resolvers() -> tuple[Any, Any, Any]:
         functional._group_or_group_name,
         device_mesh._maybe_traced_group,
     )
-
-
-def is_impure_op(target: Any) -> bool:
-    """Whether a graph call must stay though nothing reads it: it writes, draws, communicates."""
-    import torch
-
-    if not isinstance(target, torch._ops.OpOverload):
-        return False
-    if target.namespace in ("_c10d_functional", "c10d", "lockstep"):
-        return True
-    if target._schema.is_mutable or torch.Tag.nondeterministic_seeded in target.tags:
-        return True
-    return target is torch.ops.aten._assert_async.msg or "assert" in target._schema.name
 
 
 # --- build and run: programs and their loading (torch 2.14.1) -----------------------------------
@@ -207,22 +174,16 @@ FX_CODE_PREFIX = "<eval_with_key>"
 
 def op_overload_type() -> Any:
     """The type of `torch.ops.aten.add.Tensor`; its `name()` is what a dispatcher registers."""
-    import torch
-
     return torch._ops.OpOverload
 
 
 def without_autocast() -> Any:
     """A guard class that leaves Autocast's dispatch keys out: a captured graph holds its casts."""
-    import torch
-
     return torch._C._DisableAutocast
 
 
 def is_tracing() -> bool:
     """Whether a make_fx trace is under way on this thread."""
-    import sys
-
     module = sys.modules.get("torch.fx.experimental.proxy_tensor")
     return module is not None and module.get_proxy_mode() is not None
 
@@ -252,7 +213,6 @@ EXTERN_KERNELS = {
 @contextlib.contextmanager
 def inductor_options(options: dict[str, Any]) -> Iterator[None]:
     """Inductor's options and compile_on_one_rank for a block; the user's come back after it."""
-    import torch
     import torch._inductor.config as config
 
     with config.patch(options), torch.compiler.config.patch(compile_on_one_rank=True):
@@ -284,32 +244,21 @@ def built_library(argtypes: list[str], source: str) -> str:
     return CppPythonBindingsCodeCache.load_pybinding(argtypes, source).__self__.__file__
 
 
-def is_machine_trouble(error: BaseException | None) -> bool:
-    """Whether an error or its cause is a missing compiler, a full disk, or too little memory."""
+def cpp_compile_errors() -> tuple[type[Exception], type[Exception]]:
+    """What Inductor raises where the C++ compiler failed, and where there is none."""
     from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
 
-    signs = ("No space left", "Killed", "Disk quota", "cannot execute", "out of memory")
-    while error is not None:
-        if isinstance(error, (InvalidCxxCompiler, OSError, MemoryError)):
-            return True
-        if isinstance(error, CppCompileError) and any(sign in str(error) for sign in signs):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+    return CppCompileError, InvalidCxxCompiler
 
 
 def tensor_pointer_address() -> int:
     """Where generated C++ finds the function that reads a tensor's data pointer; it has no other
     link to torch (CppPythonBindingsCodeCache in torch/_inductor/codecache.py)."""
-    import torch
-
     return torch._C._dynamo.guards._torchinductor_pyobject_tensor_data_ptr
 
 
 def assert_size_stride(tensor: Any, size: Any, stride: Any, name: str | None) -> None:
     """The C++ check that generated code makes of an operator's result."""
-    import torch
-
     torch._C._dynamo.guards.assert_size_stride(tensor, size, stride, name)
 
 
@@ -378,15 +327,6 @@ def inductor_cache_folder() -> str:
     return cache_dir()
 
 
-def returns_its_first_argument(target: Any) -> bool:
-    """Whether an operator writes its first argument and returns it, as `add_` does."""
-    schema = getattr(target, "_schema", None)
-    if schema is None or len(schema.returns) != 1 or not schema.arguments:
-        return False
-    first, back = schema.arguments[0].alias_info, schema.returns[0].alias_info
-    return bool(first and back and first.is_write and back.is_write)
-
-
 def changed_inductor_options() -> dict[str, str]:
     """Options that the user's code has set, by name; empty where nothing imported Inductor.
 
@@ -434,7 +374,6 @@ def fake_process_group(rank: int, ranks: int) -> Iterator[None]:
 
     The registry of group names is the process's own and refuses a name twice: hence all the names.
     """
-    import torch.distributed as dist
     from torch._C import _distributed_c10d as native
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -530,8 +469,14 @@ def hook_tables(module: Any) -> tuple[dict[int, Any], ...]:
     )
 
 
+def tensor_hooks(tensor: Any) -> tuple[list[Any], list[Any]]:
+    """The hooks of `register_hook`, and those after a gradient was accumulated: no public lists."""
+    first, last = tensor._backward_hooks, tensor._post_accumulate_grad_hooks
+    return list((first or {}).values()), list((last or {}).values())
+
+
 def all_tensor_hooks(tensor: Any) -> tuple[Any, ...]:
-    """What `tensor_hooks` and `accumulate_hooks` give, in a tuple; quick where there are none."""
+    """What `tensor_hooks` gives, in one tuple; quick where there are none."""
     first, last = tensor._backward_hooks, tensor._post_accumulate_grad_hooks
     return (*first.values(), *(last or {}).values()) if first else tuple((last or {}).values())
 
@@ -570,15 +515,11 @@ def schema(op: Any) -> Any:
 
 def item_op() -> Any:
     """What `.item()` is in a graph."""
-    import torch
-
     return torch.ops.aten._local_scalar_dense.default
 
 
 def foreach_lerp_op() -> Any:
     """What `torch.optim`'s foreach forms call with a Python number as the weight."""
-    import torch
-
     return torch.ops.aten._foreach_lerp_.Scalar
 
 
@@ -588,17 +529,3 @@ def schema_or_none(target: Any) -> Any:
     return getattr(target, "_schema", None)
 
 
-def view_of(target: Any) -> bool:
-    """Whether an operator's result shares its first argument's memory, and does not write it."""
-    found = schema_or_none(target)
-    if found is None or not found.returns or not found.arguments:
-        return False
-    first, back = found.arguments[0].alias_info, found.returns[0].alias_info
-    return bool(first and back and not first.is_write)
-
-
-def written_arguments(target: Any) -> list[str]:
-    """The names of the arguments that an operator writes."""
-    found = schema_or_none(target)
-    arguments = found.arguments if found is not None else []
-    return [a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write]

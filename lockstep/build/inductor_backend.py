@@ -22,6 +22,8 @@ from lockstep.build.rewrite import Rewritten, rewrite
 from lockstep.build.scalars import lift_weights
 from lockstep.errors import LockstepError, LoweringError, ToolchainError
 
+# Signs in a compiler's text of a machine that can't compile.
+_TROUBLE = ("No space left", "Killed", "Disk quota", "cannot execute", "out of memory")
 _OPTIONS = {
     "fallback_random": True,  # draw what eager draws for a seed
     "aot_inductor.enable_line_tables": False,  # twice the size, and slower to write
@@ -89,10 +91,22 @@ def _libraries(program: Rewritten) -> dict[str, bytes]:
     }
 
 
+def _is_machine_trouble(error: BaseException | None) -> bool:
+    """Whether an error or its cause is a missing compiler, a full disk, or too little memory."""
+    failed, missing = _compat.cpp_compile_errors()
+    while error is not None:
+        if isinstance(error, (missing, OSError, MemoryError)):
+            return True
+        if isinstance(error, failed) and any(sign in str(error) for sign in _TROUBLE):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 def _translated(error: Exception) -> LoweringError:
     """Say in our words what the compiler could not do, by the operation where it names one."""
     text = str(error)
-    if _compat.is_machine_trouble(error):
+    if _is_machine_trouble(error):
         return ToolchainError(
             "this machine can't compile the step",
             got=f"{type(error).__name__}: {_first_line(text)}",

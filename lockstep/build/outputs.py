@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockstep import _compat
+from lockstep.capture.schemas import returns_its_first_argument
 from lockstep.errors import LoweringError
 
 _PLAIN = (type(None), bool, int, float, complex, str)
@@ -112,6 +113,6 @@ def _storage(node: Any) -> Any:
 
 def _written(node: Any) -> Any:
     """Follow in-place operators, which return their first argument itself, back to it."""
-    while node.op == "call_function" and _compat.returns_its_first_argument(node.target):
+    while node.op == "call_function" and returns_its_first_argument(node.target):
         node = node.args[0]
     return node

@@ -11,6 +11,7 @@ from lockstep import _compat
 from lockstep.capture.binding import describe, dtype_name
 from lockstep.capture.collectives import name_axis
 from lockstep.capture.origin import META
+from lockstep.capture.schemas import must_stay
 from lockstep.errors import CaptureError
 
 
@@ -28,7 +29,7 @@ def clean(gm: torch.fx.GraphModule, keep_dead: bool = False) -> None:
 def _must_stay(node: torch.fx.Node) -> bool:
     if node.op in ("placeholder", "output"):
         return True
-    return node.op == "call_function" and _compat.is_impure_op(node.target)
+    return node.op == "call_function" and must_stay(node.target)
 
 
 def inline_constants(gm: torch.fx.GraphModule) -> None:

@@ -29,9 +29,10 @@ def _dress(fake: torch.Tensor, real: torch.Tensor) -> None:
     """User code tests attributes of parameters, and hooks are part of the step."""
     own = {k: v for k, v in vars(real).items() if not isinstance(v, torch.Tensor)}
     fake.__dict__.update({k: v for k, v in own.items() if k not in fake.__dict__})
-    for hook in _compat.tensor_hooks(real):
+    before, after = _compat.tensor_hooks(real)
+    for hook in before:
         fake.register_hook(hook)
-    for hook in _compat.accumulate_hooks(real):
+    for hook in after:
         fake.register_post_accumulate_grad_hook(hook)
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch.fx import Node
 
-from lockstep import _compat
 from lockstep._compat import pytree
+from lockstep.capture.schemas import view_of
 from lockstep.checker.kinds import UNKNOWN, Kind
 from lockstep.checker.rules import op_name
 from lockstep.checker.rules.context import Fault, is_tensor
@@ -27,7 +27,7 @@ class Buffers:
     def note_view(self, node: Node) -> None:
         """Remember a node that shares the memory of its first argument."""
         piece = op_name(node.target) == "getitem" and node.args[0] in self._parents
-        if _compat.view_of(node.target) or piece:
+        if view_of(node.target) or piece:
             self._parents[node] = node.args[0]  # type: ignore[assignment]
 
     def write(self, node: Node, target: Node, made: Any) -> None:

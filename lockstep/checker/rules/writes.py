@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.fx import Node
 
-from lockstep import _compat
+from lockstep.capture.schemas import written_arguments
 from lockstep.checker.kinds import PARTIAL, UNKNOWN, VARYING, Kind
 from lockstep.checker.rules.context import Context, bind, shape_of
 from lockstep.checker.rules.registry import rule
@@ -32,7 +32,7 @@ def written_nodes(node: Node) -> list[Node]:
     """Return the nodes whose memory a node writes."""
     bound = bind(node)
     found: list[Any] = []
-    for name in _compat.written_arguments(node.target):
+    for name in written_arguments(node.target):
         value = bound.get(name)
         found += value if isinstance(value, (list, tuple)) else [value]
     return [value for value in found if isinstance(value, Node)]
