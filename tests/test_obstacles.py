@@ -146,7 +146,7 @@ CASES: list[tuple[Callable[..., Any], str, str, str]] = [
 @pytest.fixture(autouse=True)
 def world_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     ls.mesh(dp=-1)
-    monkeypatch.setitem(globals(), "OTHER", dist.new_group([0]))
+    monkeypatch.setitem(globals(), "OTHER", dist.new_group([0], backend="cpu:gloo"))
 
 
 @pytest.mark.parametrize(

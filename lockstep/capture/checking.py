@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import operator
 import sys
 from collections.abc import Iterator, Mapping
@@ -241,7 +242,8 @@ def _function_codes() -> dict[Any, Any]:
     while todo:
         kind = todo.pop()
         todo += kind.__subclasses__()
-        code = getattr(kind.forward, "__code__", None)
+        # Not a decorator's code, as of torch.amp.custom_fwd: all that it decorates share that.
+        code = getattr(inspect.unwrap(kind.forward), "__code__", None)
         if code is not None:
             codes[code] = kind
     return codes
@@ -249,7 +251,7 @@ def _function_codes() -> dict[Any, Any]:
 
 def _named(function: Any) -> tuple[str, str] | None:
     """A user's Function by name, and the line of its backward."""
-    code = getattr(function.backward, "__code__", None)
+    code = getattr(inspect.unwrap(function.backward), "__code__", None)
     if code is None or not is_user_file(code.co_filename):
         return None
     return function.__qualname__, f"{short_path(code.co_filename)}:{code.co_firstlineno}"

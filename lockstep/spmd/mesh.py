@@ -203,17 +203,31 @@ def axis(name: str) -> Axis:
 def axis_of(group: dist.ProcessGroup | str | None) -> Axis | None:
     """Return the axis that a process group (or its name; None: the world) stands for, if any.
 
-    The world's group is an axis of its own only where no single axis covers the same ranks.
+    A group that someone else made, as a library does for itself, is the axis of the same ranks on
+    the same backend. The world's group is an axis of its own only where no single axis covers the
+    same ranks.
     """
     if isinstance(group, str):
         if group in _axes:
             return _preferred(_axes[group].ranks)
         group = _compat.resolve_process_group(group)
     group = group or dist.group.WORLD
+    if group is None:
+        return None
     for candidate in _axes.values():
         if candidate.group is group:
             return _preferred(candidate.ranks)
+    for candidate in _axes.values():
+        if _alive(candidate.group) and _alike(candidate.group, group):
+            return _preferred(candidate.ranks)
     return None
+
+
+def _alike(one: dist.ProcessGroup, other: dist.ProcessGroup) -> bool:
+    """Whether two groups have the same ranks in the same order, on the same backend."""
+    if dist.get_process_group_ranks(one) != dist.get_process_group_ranks(other):
+        return False
+    return dist.get_backend_config(one) == dist.get_backend_config(other)
 
 
 def _preferred(ranks: tuple[int, ...]) -> Axis:
