@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, Literal
 
 import torch
 
+from lockstep import _compat
 from lockstep.checker import order, randomness, twin
 from lockstep.checker.after import judge_after
+from lockstep.checker.by_types import judge_by_types
+from lockstep.checker.edits import Edit, applied
 from lockstep.checker.finding import Finding, Report
 from lockstep.checker.gold import Gold
 from lockstep.checker.implied import differentiated
@@ -33,6 +35,7 @@ def check(
     data: str | tuple[str, ...] = (),
     pending: Mapping[str, str] | None = None,
     repair_s: float = 10.0,
+    witnesses: Literal["all", "types"] = "all",
 ) -> Report:
     """Check a step's gradients on all ranks of a small mesh, in this process and on the CPU.
 
@@ -49,13 +52,17 @@ def check(
         data: axes along which batches differ; ranks that were given the same one get their own.
         pending: axis -> "sum" or "mean": gradients that something after the step reduces, as DDP.
         repair_s: seconds in which repairs of a finding may be tried out; 0 tries none.
+        witnesses: "types" is for sizes that no machine can compute: `make` then makes tensors that
+            have a shape and no memory, the step is captured at the origin and its neighbour along
+            each axis alone, and the types decide. Say how inputs lie, with `ls.type_parameters`,
+            `ls.typed` and `data`: no value tells.
 
     Returns:
         The report; `report.ok`, and its text.
 
     Raises:
         CaptureError: the step cannot be captured, at its line.
-        UsageError: an axis of `data` or `pending` that the mesh lacks.
+        UsageError: an axis of `data` or `pending` that the mesh lacks; other `witnesses`.
 
     Example:
         >>> report = check(lambda x: (x * 2).sum(), lambda mesh: torch.ones(2), mesh={"tp": 2})
@@ -65,14 +72,33 @@ def check(
     axes = (data,) if isinstance(data, str) else tuple(data)
     _known(mesh, axes, pending)
     step, make = _as_function(step, make)
+    if witnesses not in ("all", "types"):
+        raise UsageError(f"ls.check: witnesses={witnesses!r}", want='"all" or "types"')
+    if witnesses == "types":
+        return _by_types(step, make, mesh, axes, dict(pending or {}))
 
-    def examine() -> tuple[Report, Witnesses]:
-        return _examined(step, make, mesh, axes, dict(pending or {}))
+    def examine(edits: Sequence[Edit] = ()) -> tuple[Report, Witnesses]:
+        with applied(*edits), _compat.quiet_fake_errors() if edits else nullcontext():
+            return _examined(step, make, mesh, axes, dict(pending or {}))
 
     report, seen = examine()
     if report.findings and repair_s > 0:
-        with _timed(report, "repair"):
+        with report.timed("repair"):
             report.findings = repaired(report, seen, examine, repair_s)
+    return report
+
+
+def _by_types(
+    step: Callable[..., Any],
+    make: Callable[[Any], Any],
+    mesh: Mapping[str, int],
+    data: tuple[str, ...],
+    pending: dict[str, str],
+) -> Report:
+    seconds = Report()
+    _, world = _captured(step, make, mesh, seconds, by_shape=True)
+    report = judge_by_types(world, data, pending)
+    report.seconds = {**seconds.seconds, **report.seconds}
     return report
 
 
@@ -84,14 +110,25 @@ def _examined(
     pending: dict[str, str],
 ) -> tuple[Report, Witnesses]:
     report = Report()
-    with _timed(report, "capture"):
-        world = capture_world(step, make, mesh)
-    if not world.ranks[0].notes.roots and _has_parameters(world):
-        step = differentiated(step)
-        with _timed(report, "capture"):
-            world = capture_world(step, make, mesh)
+    step, world = _captured(step, make, mesh, report)
     seen = witnesses(world, lambda gold: twin.judge(world, gold, step, make), report, data, pending)
     return conclude(world, seen, report, pending), seen
+
+
+def _captured(
+    step: Callable[..., Any],
+    make: Callable[[Any], Any],
+    mesh: Mapping[str, int],
+    report: Report,
+    by_shape: bool = False,
+) -> tuple[Callable[..., Any], World]:
+    """Capture a step; one without a backward() of its own is given one, and returned so."""
+    with report.timed("capture"):
+        world = capture_world(step, make, mesh, by_shape)
+        if not world.ranks[0].notes.roots and _has_parameters(world):
+            step = differentiated(step)
+            world = capture_world(step, make, mesh, by_shape)
+    return step, world
 
 
 def judged(
@@ -116,7 +153,7 @@ def conclude(world: World, seen: Witnesses, report: Report, pending: dict[str, s
     report.findings = choose(seen)
     report.established += established(world, seen, pending)
     report.undecided += seen.undecided
-    report.unknown_ops = seen.typing.unknown
+    report.unknown_ops, report.nodes = seen.typing.unknown, seen.typing.nodes
     return report
 
 
@@ -129,27 +166,27 @@ def witnesses(
 ) -> Witnesses:
     """Ask every witness about a captured world; the order comes before anything else runs."""
     seen = Witnesses()
-    with _timed(report, "order"):
+    with report.timed("order"):
         seen.order = order.judge(world)
     placement = place(world)
     seen.undecided += placement.undecided()
     jitter(world, placement)
     own_batches(world, data)
-    with _timed(report, "types"):
+    with report.timed("types"):
         seen.typing = infer(world)
     try:
         sim = Simulation(world)
     except Divergent as apart:
         seen.apart = str(apart)
         return seen
-    with _timed(report, "gold"):
+    with report.timed("gold"):
         gold = Gold(sim, placement, pending)
         seen.gold, seen.unknown = gold, gold.problem
         _ask_gold(seen, gold, placement.findings)
-    with _timed(report, "randomness"):
+    with report.timed("randomness"):
         seen.randomness, open_ = randomness.judge(sim, gold.seen, seen.typing.types)
         seen.undecided += open_
-    with _timed(report, "twin"):
+    with report.timed("twin"):
         seen.twin = twin_of(gold)
     seen.undecided = list(dict.fromkeys(seen.undecided))
     return seen
@@ -197,16 +234,6 @@ def _known(
             raise UsageError(f"ls.check: pending {name}={way!r}", want='"sum" or "mean"')
     if not mesh or any(size < 1 for size in mesh.values()):
         raise UsageError(f"ls.check: mesh={dict(mesh)}", want='ranks by axis, such as {"tp": 2}')
-
-
-@contextmanager
-def _timed(report: Report, part: str) -> Iterator[None]:
-    start = time.perf_counter()
-    try:
-        yield
-    finally:
-        spent = time.perf_counter() - start
-        report.seconds[part] = round(report.seconds.get(part, 0.0) + spent, 4)
 
 
 __all__ = ["Typing", "check", "witnesses"]

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lockstep.checker.edits import Edit
 
 MOST_LINES = 8  # of what is undecided that a text shows
 
@@ -74,31 +81,70 @@ class Report:
         established: what holds, and under what: size, point, control path, declarations.
         undecided: what must be known and is not, each with the line that would declare it.
         unknown_ops: operators that the types have no rule for, with how often they occur.
+        nodes: how many values the types were asked about.
         seconds: time spent, by part of the check.
+        tried: fixes that were tried out.
     """
 
     findings: list[Finding] = field(default_factory=list)
     established: list[str] = field(default_factory=list)
     undecided: list[str] = field(default_factory=list)
     unknown_ops: Counter[str] = field(default_factory=Counter)
+    nodes: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
+    tried: int = 0
 
     @property
     def ok(self) -> bool:
         """Whether nothing was found."""
         return not self.findings
 
+    @contextmanager
+    def timed(self, part: str) -> Iterator[None]:
+        """Add the seconds spent inside to those of a part of the check."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            spent = time.perf_counter() - start
+            self.seconds[part] = round(self.seconds.get(part, 0.0) + spent, 4)
+
     def __str__(self) -> str:
         found = len(self.findings)
         parts = [str(finding) for finding in self.findings]
         if found:
-            parts.append(f"{found} finding{'s' if found > 1 else ''}")
+            parts.append(f"{found} finding{'s' if found > 1 else ''}{self._tried_text()}")
         parts += [_listed("established", self.established)]
         parts += [_listed("undecided", _shortened(self.undecided))]
         if self.unknown_ops:
             named = [f"{op} ({count})" for op, count in self.unknown_ops.most_common(8)]
             parts.append(_listed("no type rule for", named))
         return "\n".join(part for part in parts if part)
+
+    def _tried_text(self) -> str:
+        if not self.tried:
+            return ""
+        right = sum(finding.verified for finding in self.findings)
+        return f"; {self.tried} fix{'es' if self.tried > 1 else ''} tried out, {right} verified"
+
+    def patch(self, folder: str | Path = ".") -> str:
+        """Return the verified fixes as a unified diff, as `git apply` and `patch -p1` take it.
+
+        Args:
+            folder: where it is to be applied; a file outside of it is left out.
+
+        Returns:
+            The diff; "" where no fix was verified.
+        """
+        from lockstep.checker.patch import patch_of
+
+        return patch_of(self.edits(), Path(folder)).text
+
+    def edits(self) -> list[Edit]:
+        """The verified fixes, each with the line that it replaces."""
+        from lockstep.checker.edits import Edit
+
+        return [Edit(f.fix_line or f.line, f.fix or "") for f in self.findings if f.verified]
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""
@@ -108,7 +154,9 @@ class Report:
             "established": self.established,
             "undecided": self.undecided,
             "unknown_ops": dict(self.unknown_ops),
+            "nodes": self.nodes,
             "seconds": self.seconds,
+            "tried": self.tried,
         }
 
 

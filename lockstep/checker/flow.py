@@ -29,13 +29,15 @@ class Graphs:
     """What the interpretation reads of a world, for one axis.
 
     Args:
-        nodes: by coordinate along the axis, the nodes of each rank's graph in order.
+        nodes: by coordinate along the axis, the nodes of each traced rank's graph in order.
         inputs: placeholder -> its kind.
         claims: node -> what the user claims of its value on this axis.
         moves: node after a typed collective on this axis -> (verb, src, dst, before, line).
         cotangents: forward node -> the node of its gradient.
         roots: the losses, on which backward() was called.
         phases: node -> "input", "forward", "backward" or "after".
+        places: the coordinates of the traced ranks; of all, where they are left out.
+        size: the number of ranks on the axis; of those traced, where it is left out.
     """
 
     axis: str
@@ -46,10 +48,12 @@ class Graphs:
     cotangents: dict[Node, Node] = field(default_factory=dict)
     roots: list[Node] = field(default_factory=list)
     phases: dict[Node, str] = field(default_factory=dict)
+    places: list[int] = field(default_factory=list)
+    size: int = 0
 
-    @property
-    def size(self) -> int:
-        return len(self.nodes)
+    def __post_init__(self) -> None:
+        self.places = self.places or list(range(len(self.nodes)))
+        self.size = self.size or len(self.nodes)
 
 
 class Flow:
@@ -127,6 +131,7 @@ class Flow:
             picks,
             self.graphs.phases.get(node, "forward"),
             self.faults.append,
+            self.graphs.places,
         )
 
     def _without_rule(self, ctx: Context) -> Any:

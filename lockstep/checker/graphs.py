@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from lockstep import _compat
 from lockstep.checker.flow import Graphs
 from lockstep.checker.kinds import EQUAL, UNKNOWN, VARYING, Kind, kind_of, shard
 from lockstep.checker.world import RankTrace, World
@@ -44,7 +45,7 @@ def graphs_of(world: World, axis: str, rows: bool = True) -> Graphs:
             claims.setdefault(after, dst)
     roots = [root for root, _ in trace.notes.roots]
     shared = rows and any(claims.get(root) in ("P", "P(mean)") for root in roots)
-    inputs = _inputs(group, axis, claims, shared)
+    inputs = _inputs(group, axis, claims, shared, axis in world.data)
     return Graphs(
         axis=axis,
         nodes=[trace.nodes for trace in group],
@@ -54,13 +55,15 @@ def graphs_of(world: World, axis: str, rows: bool = True) -> Graphs:
         cotangents={by_name[f]: by_name[b] for f, b in trace.cotangents.items() if f in by_name},
         roots=roots,
         phases={by_name[name]: phase for name, phase in trace.phases.items()},
+        places=[member.coordinate[axis] for member in group],
+        size=world.mesh[axis],
     )
 
 
 def _inputs(
-    group: list[RankTrace], axis: str, claims: dict[Node, Type], rows: bool
+    group: list[RankTrace], axis: str, claims: dict[Node, Type], rows: bool, data: bool
 ) -> dict[Node, Kind]:
-    """The kinds of inputs: by claim, then mark, then as their values are."""
+    """The kinds of inputs: by claim, then mark, then as their values are, if there are any."""
     trace = group[0]
     placeholders = [node for node in trace.nodes if node.op == "placeholder"]
     kinds: dict[str, Kind] = {}
@@ -76,6 +79,8 @@ def _inputs(
             kinds[spec.name] = kinds.get(spec.name.removesuffix(".grad"), UNKNOWN)
         else:
             kinds[spec.name] = _by_value([t.inputs[i] for t in group])
+            if data and spec.kind == "arg" and kinds[spec.name] == UNKNOWN:
+                kinds[spec.name] = VARYING
             if rows and spec.kind == "arg" and kinds[spec.name].tag == "V" and spec.shape:
                 kinds[spec.name] = shard(0)
         inputs[node] = kinds[spec.name]
@@ -83,6 +88,8 @@ def _inputs(
 
 
 def _by_value(values: list[torch.Tensor]) -> Kind:
+    if any(map(_compat.is_fake, values)):
+        return UNKNOWN
     first = values[0]
     same = all(v.shape == first.shape and torch.equal(v, first) for v in values)
     return EQUAL if same else VARYING

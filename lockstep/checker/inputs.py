@@ -6,10 +6,12 @@ from typing import Any
 
 import torch
 
+from lockstep import _compat
 from lockstep.capture.binding import Call
 from lockstep.capture.graph import StepGraph
 from lockstep.capture.state import State
 from lockstep.spmd.claims import Recording
+from lockstep.spmd.signature import types_of
 from lockstep.spmd.types import I, R, S, Type
 
 
@@ -43,9 +45,11 @@ def input_tensors(graph: StepGraph, call: Call, state: State) -> list[torch.Tens
 
 
 def input_values(graph: StepGraph, call: Call, state: State) -> list[torch.Tensor]:
-    """Copies of the inputs' values, in the dtypes of a check."""
-    tensors = input_tensors(graph, call, state)
-    return [t.detach().clone().to(promoted(t.dtype)) for t in tensors]
+    """Copies of the inputs' values, in the dtypes of a check; a fake has none, and stays."""
+    return [
+        tensor if _compat.is_fake(tensor) else tensor.detach().clone().to(promoted(tensor.dtype))
+        for tensor in input_tensors(graph, call, state)
+    ]
 
 
 def said_of(
@@ -66,16 +70,20 @@ def said_of(
 
 
 def marks_of(state: State, mesh: Any) -> dict[str, dict[str, Type]]:
-    """What Megatron's attributes say of parameters, on the axis "tp" where there is one."""
-    if "tp" not in (mesh.mesh_dim_names or ()):
-        return {}
+    """What parameters' attributes say: Megatron's, on the axis "tp", and `type_parameters`'."""
+    wide = mesh.mesh_dim_names or ()
     found: dict[str, dict[str, Type]] = {}
     for slot in state.parameters:
-        tensor = slot.tensor
-        if getattr(tensor, "tensor_model_parallel", False):
-            found[slot.name] = {"tp": S(max(int(getattr(tensor, "partition_dim", 0)), 0))}
-        elif getattr(tensor, "sequence_parallel", False):
-            found[slot.name] = {"tp": R}
-        elif hasattr(tensor, "tensor_model_parallel"):
-            found[slot.name] = {"tp": I}
+        types = _megatron(slot.tensor) if "tp" in wide else {}
+        types |= {axis: kind for axis, kind in types_of(slot.tensor).items() if axis in wide}
+        if types:
+            found[slot.name] = types
     return found
+
+
+def _megatron(tensor: torch.Tensor) -> dict[str, Type]:
+    if getattr(tensor, "tensor_model_parallel", False):
+        return {"tp": S(max(int(getattr(tensor, "partition_dim", 0)), 0))}
+    if getattr(tensor, "sequence_parallel", False):
+        return {"tp": R}
+    return {"tp": I} if hasattr(tensor, "tensor_model_parallel") else {}

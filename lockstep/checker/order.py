@@ -46,7 +46,10 @@ def judge(world: World) -> list[Finding]:
     found: list[Finding] = []
     for axis in [*world.mesh, "world"]:
         for group in world.groups([axis] if axis in world.mesh else list(world.mesh)):
-            sequences = {rank: [c for c in calls[rank] if c.axis == axis] for rank in group}
+            sequences = {
+                world.ranks[place].rank: [c for c in calls[place] if c.axis == axis]
+                for place in group
+            }
             finding = _first_difference(axis, sequences)
             if finding is not None:
                 found.append(finding)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from lockstep import _compat
 from lockstep.checker.compare import same, same_along
 from lockstep.checker.finding import Finding
 from lockstep.checker.world import World
@@ -86,12 +87,12 @@ def _place_along(
             found.findings.append(_contradiction(name, axis, said))
         found.tied[name].append(axis)
     elif said is None and equal:
-        if kind == "param" and all(_constant(value) for value in values):
+        if kind == "param" and all(is_constant(value) for value in values):
             found.open.setdefault(name, []).append(axis)
         found.tied[name].append(axis)
 
 
-def _constant(value: torch.Tensor) -> bool:
+def is_constant(value: torch.Tensor) -> bool:
     """Whether all elements are one number: such values say nothing of a layout."""
     return value.numel() < 2 or bool((value == value.flatten()[0]).all())
 
@@ -138,7 +139,7 @@ def _may_be_placed(
 ) -> bool:
     """Whether a constant input's layout was said along each axis: then its elements have places."""
     types = placement.types.get(name, {})
-    if name in placement.open or not all(_constant(value) for value in values):
+    if name in placement.open or not all(is_constant(value) for value in values):
         return False
     return all(types[axis].kind in "RIS" for axis in world.wide if axis in types)
 
@@ -166,6 +167,8 @@ def same_batch(world: World, axis: str) -> list[str]:
     for at, spec in enumerate(world.ranks[0].graph.inputs):
         values = [trace.inputs[at] for trace in world.ranks]
         if spec.kind != "arg" or world.mesh[axis] == 1 or not values[0].dim():
+            continue
+        if any(map(_compat.is_fake, values)):
             continue
         if all(same(values[g[0]], values[r]) for g in world.groups([axis]) for r in g):
             found.append(spec.name)

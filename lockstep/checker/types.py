@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from torch.fx import Node
 
+from lockstep import _compat
 from lockstep.checker.consumed import Gradient, judge_gradients, judge_loss
 from lockstep.checker.finding import Finding
 from lockstep.checker.flow import Flow
@@ -45,11 +46,13 @@ class Typing:
     apart: bool = False
 
 
-def infer(world: World) -> Typing:
+def infer(world: World, pending: frozenset[str] = frozenset()) -> Typing:
     """Type every value of a step, forward and backward and after, along every wide axis.
 
     Args:
-        world: the captures of all ranks; graphs of one structure.
+        world: the captures of all ranks, or of the origin and a neighbour along each axis; graphs
+            of one structure.
+        pending: axes along which something after the step reduces the gradients.
 
     Returns:
         Types and findings; empty and `apart` where the graphs differ in structure.
@@ -59,11 +62,11 @@ def infer(world: World) -> Typing:
         typing.apart = True
         return typing
     for axis in world.wide:
-        _infer_axis(world, axis, typing)
+        _infer_axis(world, axis, typing, axis in pending)
     return typing
 
 
-def _infer_axis(world: World, axis: str, typing: Typing) -> None:
+def _infer_axis(world: World, axis: str, typing: Typing, pending: bool) -> None:
     graphs = graphs_of(world, axis)
     flow = Flow(graphs).run()
     if flow.faults and not Flow(plain := graphs_of(world, axis, rows=False)).run().faults:
@@ -81,7 +84,7 @@ def _infer_axis(world: World, axis: str, typing: Typing) -> None:
     specs = trace.graph.inputs
     inputs = [node for node in graphs.nodes[0] if node.op == "placeholder"]
     names = {node: spec.name for node, spec in zip(inputs, specs, strict=True)}
-    gradients = list(_gradients(world, flow, names))
+    gradients = [] if pending else list(_gradients(world, flow, names))
     writer = Writer(flow, ties.ties, names)
     for fault in told(flow, ties, gradients):
         finding, repairs = writer.finding(fault)
@@ -112,6 +115,8 @@ def _constant(trace: RankTrace, name: str) -> bool:
     """Whether an input holds one number: then its being equal on all ranks tells nothing."""
     at = next(i for i, spec in enumerate(trace.graph.inputs) if spec.name == name)
     value = trace.inputs[at]
+    if _compat.is_fake(value):
+        return True
     return value.numel() < 2 or bool((value == value.flatten()[0]).all())
 
 

@@ -34,7 +34,9 @@ class RankTrace:
     """One rank's capture, and the values that its inputs have.
 
     Args:
-        inputs: one a graph input, in order; floating ones are float64, parameters jittered.
+        rank: its number in the mesh, row-major.
+        inputs: one a graph input, in order; floating ones are float64, parameters jittered. A fake
+            stands for values that are not known.
         claims: node name -> axis -> the type that the user claimed for its value.
         marks: parameter name -> axis -> the type that Megatron's attributes mean.
         cotangents: forward node name -> the backward node that holds its gradient, where there is
@@ -70,14 +72,19 @@ class RankTrace:
 
 @dataclass
 class World:
-    """All ranks of a mesh; ranks are numbered row-major over the axes.
+    """The captured ranks of a mesh, in row-major order over its axes: all of them, or some.
+
+    Methods name a rank by its place in `ranks`; where all are captured, that is its number.
 
     Args:
         mesh: axis -> size, outermost first.
+        ranks: the first is the origin. All witnesses but the types need every rank.
+        data: the axes along which batches differ, where values are not known.
     """
 
     mesh: dict[str, int]
     ranks: list[RankTrace]
+    data: tuple[str, ...] = ()
 
     def group(self, rank: int, axis: str) -> list[int]:
         """The ranks of this rank's group along an axis, by coordinate; "world" is all of them."""
@@ -87,8 +94,8 @@ class World:
         """The ranks that differ from this one along the given axes alone."""
         here = self.ranks[rank].coordinate
         return [
-            other.rank
-            for other in self.ranks
+            place
+            for place, other in enumerate(self.ranks)
             if all(other.coordinate[a] == here[a] for a in self.mesh if a not in over)
         ]
 
@@ -111,8 +118,9 @@ def capture_world(
     step: Callable[..., Any],
     make: Callable[[Any], Any],
     mesh: Mapping[str, int],
+    by_shape: bool = False,
 ) -> World:
-    """Capture a step for every rank of a mesh, in this process and with no other.
+    """Capture a step for the ranks of a mesh, in this process and with no other.
 
     Args:
         step: as for `ls.compile`.
@@ -120,6 +128,8 @@ def capture_world(
             Returns (args, kwargs), or the tuple of args alone. Random numbers start from the same
             seed on each rank.
         mesh: axis -> size, outermost first.
+        by_shape: `make` makes fakes, which take no memory and have no values; and only the origin
+            and its neighbour along each axis are captured, not every rank.
 
     Returns:
         The captures, with no values jittered yet. A real job's process groups are as before.
@@ -127,15 +137,28 @@ def capture_world(
     Raises:
         CaptureError: the step cannot be captured, at its line.
     """
-    coordinates = [
-        dict(zip(mesh, place, strict=True))
-        for place in itertools.product(*(range(size) for size in mesh.values()))
-    ]
     ranks = []
-    for rank, coordinate in enumerate(coordinates):
+    for rank, place in enumerate(itertools.product(*map(range, mesh.values()))):
+        if by_shape and sum(place) > 1:
+            continue
+        coordinate = dict(zip(mesh, place, strict=True))
         with simulated_rank(rank, mesh) as made:
-            ranks.append(_capture_rank(step, make, made, rank, coordinate))
+            ranks.append(
+                _capture_rank(step, _by_shape(make) if by_shape else make, made, rank, coordinate)
+            )
     return World(dict(mesh), ranks)
+
+
+def _by_shape(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """What builds the arguments out of fakes."""
+
+    def fakes(mesh: Any) -> Any:
+        mode = _compat.fake_mode()
+        mode.allow_non_fake_inputs = True
+        with mode:
+            return make(mesh)
+
+    return fakes
 
 
 @contextlib.contextmanager

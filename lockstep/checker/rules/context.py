@@ -52,11 +52,12 @@ class Context:
 
     Args:
         node: the node in the first rank's graph; shapes are that rank's.
-        peers: the same node on the ranks of one group of the axis, by coordinate.
+        peers: the same node on the traced ranks of one group of the axis, by coordinate.
         kinds: node -> its kind, or kinds, of what was typed before.
         picks: operand -> its kind here, where the ranks read different nodes.
         size: the number of ranks on the axis.
         phase: "input", "forward", "backward" or "after".
+        places: the coordinates of the peers.
     """
 
     node: Node
@@ -67,6 +68,7 @@ class Context:
     picks: dict[Node, Kind]
     phase: str
     report: Callable[[Fault], None]
+    places: list[int]
 
     def __post_init__(self) -> None:
         self._bound = bind(self.node)

@@ -85,9 +85,8 @@ def _mul(ctx: Context) -> Kind:
 def _kept(ctx: Context) -> Kind:
     """A factor that is 1 on one rank and 0 on the others keeps the value on one rank: P."""
     kind = ctx.operands[0].kind
-    if kind.tag == "E" and sorted(map(float, ctx.constants("other"))) == [0.0] * (ctx.size - 1) + [
-        1.0
-    ]:
+    factors = sorted(map(float, ctx.constants("other")))
+    if kind.tag == "E" and factors == [0.0] * (len(factors) - 1) + [1.0]:
         return PARTIAL
     return UNKNOWN if kind.tag == "P" else _varied(ctx)
 

@@ -41,7 +41,7 @@ def _tiles(ctx: Context, extent: int, part: int) -> bool:
     starts = ctx.constants("start")
     step = ctx["step"] in (None, 1)
     even = extent == part * ctx.size
-    return step and even and [s or 0 for s in starts] == [part * r for r in range(ctx.size)]
+    return step and even and [s or 0 for s in starts] == [part * place for place in ctx.places]
 
 
 @rule("select", "select_copy")
