@@ -426,6 +426,16 @@ def without_modes() -> Any:
     return _disable_current_modes()
 
 
+def mesh_methods() -> list[Any]:
+    """What of a DeviceMesh computes on its table of ranks: slices, its tensor, meshes of it.
+
+    `_flatten` and `_unflatten` are the only ways to an axis over several names (2.14)."""
+    from torch.distributed.device_mesh import DeviceMesh
+
+    names = ("__getitem__", "_flatten", "_unflatten")
+    return [*(getattr(DeviceMesh, name) for name in names), vars(DeviceMesh)["mesh"].fget]
+
+
 @contextlib.contextmanager
 def quiet_fake_errors() -> Iterator[None]:
     """Fake tensors log what a failing operator raises; not where a failure is an answer."""

@@ -17,6 +17,7 @@ from types import BuiltinFunctionType, CodeType, EllipsisType, FunctionType, Met
 from typing import Any, TypeAlias
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 
 from lockstep._compat import pytree
 from lockstep.capture.refusal import refuse
@@ -168,7 +169,7 @@ def _positional(index: int, order: list[str], signature: inspect.Signature) -> s
 
 def _sort(call: Call, name: str, leaf: Any) -> None:
     """Put a reached object among the roots; look one level into a plain object's attributes."""
-    if isinstance(leaf, torch.Tensor) or _is_plain_value(leaf):
+    if isinstance(leaf, (torch.Tensor, DeviceMesh)) or _is_plain_value(leaf):
         return
     if isinstance(leaf, Root):
         call.roots.setdefault(name, leaf)

@@ -21,6 +21,7 @@ from lockstep.capture.collectives import CollectiveRecorder
 from lockstep.capture.draws import Draws
 from lockstep.capture.going_on import going_on
 from lockstep.capture.graph import Effect, InputSpec, Leaf, StepGraph, input_spec
+from lockstep.capture.meshes import asking_meshes
 from lockstep.capture.obstacles import explain
 from lockstep.capture.origin import OriginTracker
 from lockstep.capture.pystate import PythonState
@@ -156,6 +157,7 @@ class _Capture:
             with standing_in(self.state, by_real, numbers), contextlib.ExitStack() as stack:
                 for watch in (self._rank(), recorder.recording(), tracker.watching()):
                     stack.enter_context(watch)
+                stack.enter_context(asking_meshes(alone=self.checking is None))
                 if self.checking is None:  # a check draws for real, and may be seeded
                     stack.enter_context(Draws().watching())
                 stack.enter_context(_autocast_as_eager())
