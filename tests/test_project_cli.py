@@ -16,8 +16,8 @@ from tests.sources import ROOT
 WORDS: dict[str, list[str]] = {
     "show": ["FILE"],
     "check": [
-        *("SCRIPT", "ARGS", "--world-size", "--mesh", "--json", "--format", "--capture"),
-        *("--calls", "--timeout"),
+        *("SCRIPT", "ARGS", "--world-size", "--mesh", "--json", "--format", "--fix"),
+        *("--patch", "--repair-s", "--capture", "--calls", "--timeout"),
     ],
     "explain": [
         *("FILE", "LINE", "SCRIPT", "ARGS", "--world-size", "--mesh", "--calls", "--timeout"),

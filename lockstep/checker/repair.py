@@ -10,31 +10,29 @@ from __future__ import annotations
 import ast
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
-from lockstep import _compat
 from lockstep.checker.compare import same
-from lockstep.checker.edits import Edit, applied
+from lockstep.checker.edits import Edit
 from lockstep.checker.finding import Finding, Report
 from lockstep.checker.lines import source_of
 from lockstep.checker.variants import variants
 from lockstep.checker.verdict import Witnesses
 
 Examined = tuple[Report, Witnesses]
+Again = Callable[[Sequence[Edit]], Examined]
 
 
-def repaired(
-    report: Report, seen: Witnesses, again: Callable[[], Examined], budget_s: float
-) -> list[Finding]:
-    """Return a report's findings with fixes that were tried out.
+def repaired(report: Report, seen: Witnesses, again: Again, budget_s: float) -> list[Finding]:
+    """Return a report's findings with fixes that were tried out; it counts how many were.
 
     Where several faults are independent, each repair stays in place while the next one is sought;
     they are verified together.
 
     Args:
-        again: examines the step anew, as its code is then.
+        again: examines the step anew, with lines of its code replaced.
         budget_s: seconds after which no further candidate is tried.
     """
     end = time.monotonic() + budget_s
@@ -45,6 +43,7 @@ def repaired(
         for edit in candidates(finding, seen):
             if time.monotonic() > end:
                 break
+            report.tried += 1
             now = _tried([*kept, edit], again)
             if now is not None and len(now[0].findings) < left:
                 left, last = len(now[0].findings), now[1]
@@ -80,11 +79,10 @@ def _is_statement(text: str) -> bool:
     return "..." not in text
 
 
-def _tried(edits: list[Edit], again: Callable[[], Examined]) -> Examined | None:
+def _tried(edits: list[Edit], again: Again) -> Examined | None:
     """Examine the step with lines changed; None where it cannot be."""
     try:
-        with applied(*edits), _compat.quiet_fake_errors():
-            report, seen = again()
+        report, seen = again(edits)
     except Exception:  # a line that was changed may fail in any way: it is no repair then
         return None
     return None if seen.apart or seen.unknown else (report, seen)

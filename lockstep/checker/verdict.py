@@ -40,11 +40,14 @@ class Witnesses:
     unknown: str = ""
 
     @property
+    def fault(self) -> bool:
+        """Whether someone other than types and twin finds a fault."""
+        return bool(self.order or self.randomness or self.loss or self.backward or self.after)
+
+    @property
     def fails(self) -> bool:
         """Whether the step is wrong."""
-        if self.order or self.randomness or self.loss or self.backward or self.after:
-            return True
-        if self.twin.findings:
+        if self.fault or self.twin.findings:
             return True
         return bool(self.twin.why_not and self.typing.findings)
 

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import tyro
 
 from lockstep.cli.files import readable
+from lockstep.cli.fixes import refuse_unwritable, write_fixes
 from lockstep.errors import UsageError
 
 
@@ -22,6 +23,9 @@ def check(
     mesh: str = "",
     json: bool = False,
     format: Literal["text", "github"] = "text",
+    fix: bool = False,
+    patch: str = "",
+    repair_s: float = 60.0,
     capture: bool = False,
     calls: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None,
     timeout: float = 600.0,
@@ -38,23 +42,31 @@ def check(
         mesh: sizes in place of those that the script gives ls.mesh, such as dp=2,tp=2.
         json: print one JSON object in place of text.
         format: github prints annotations for a pull request.
+        fix: write the verified fixes to lockstep.patch, for git apply; no source is changed.
+        patch: the file they are written to instead; - prints them, and the report to stderr.
+        repair_s: seconds in which fixes are tried out, each by a run of the set-up; 0 tries none.
         capture: list only what keeps the steps from being captured, in one process.
         calls: of steps, after which the script is left; 1, and 50 for a capture. With more than
             one, steps run between: a wrong one may hang, or fail by itself.
         timeout: seconds after which it is stopped.
     """
     path = readable(script, "a training script")
-    if capture and (mesh or json or format != "text"):
+    if capture and (mesh or json or format != "text" or fix or patch):
         raise UsageError("--capture prints text, of the script's own mesh", fix="leave it out")
+    if json and format != "text":
+        raise UsageError(f"--json and --format {format} are two ways to print", want="one of them")
+    out = patch or ("lockstep.patch" if fix else "")
+    if out:
+        refuse_unwritable(out, repair_s)
     from lockstep.spmd.mesh import parse_sizes
 
     sizes = parse_sizes(mesh, "--mesh")
     ranks = ranks_of(world_size, sizes, 1 if capture else 2)
     most = calls if calls is not None else (50 if capture else 1)
-    if ranks < 1 or most < 1 or timeout <= 0:
+    if ranks < 1 or most < 1 or timeout <= 0 or repair_s < 0:
         raise UsageError(
-            f"--world-size {ranks} --calls {most} --timeout {timeout:g}",
-            want="1 rank, 1 call, 1 s, or more",
+            f"--world-size {ranks} --calls {most} --timeout {timeout:g} --repair-s {repair_s:g}",
+            want="1 rank, 1 call, 1 s, 0 s of repair, or more",
         )
     if capture:
         return _capture(path, arguments, ranks, most, timeout)
@@ -63,9 +75,11 @@ def check(
 
     if sizes:
         print(f"{script}: the mesh has {mesh}, as --mesh says", file=sys.stderr)
-    judged = check_world(Job(path, arguments, ranks, sizes, most, timeout))
+    judged = check_world(Job(path, arguments, ranks, sizes, most, timeout), repair_s)
     show = as_json if json else as_annotations if format == "github" else as_text
-    print(show(judged))
+    print(show(judged), file=sys.stderr if out == "-" else sys.stdout)
+    if out:
+        write_fixes(judged.edits(), path, out)
     return 0 if judged.ok else 1
 
 

@@ -9,35 +9,47 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
+import linecache
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from lockstep.checker import twin
-from lockstep.checker.check import judged
+from lockstep.checker.check import conclude, witnesses
+from lockstep.checker.edits import Edit
 from lockstep.checker.finding import Report
 from lockstep.checker.gold import Gold
+from lockstep.checker.patch import edited_texts
 from lockstep.checker.placement import same_batch
 from lockstep.checker.shipping import from_bytes
+from lockstep.checker.source import full_path
+from lockstep.checker.verdict import Witnesses
 from lockstep.checker.world import World
 from lockstep.errors import CaptureError, LockstepError, UsageError
 from lockstep.report.check import no_result, no_step
 from lockstep.report.job import Outcome, run_job
 from lockstep.report.world_check import Shipped
+from lockstep.run import edited
 from lockstep.spmd.mesh import SIZES
 
 
 @dataclass(frozen=True)
 class JudgedStep:
-    """One step: its report, or why it could not be captured."""
+    """One step: its report, or why it could not be captured.
+
+    Args:
+        seen: what each witness said; None where none was asked.
+    """
 
     step: str
     report: Report
     refused: str = ""
+    seen: Witnesses | None = field(default=None, repr=False, compare=False)
 
     @property
     def ok(self) -> bool:
@@ -63,6 +75,10 @@ class Judged:
         """Whether every step that was called is right."""
         return all(step.ok for step in self.steps)
 
+    def edits(self) -> list[Edit]:
+        """The verified fixes of all steps."""
+        return [edit for step in self.steps for edit in step.report.edits()]
+
 
 @dataclass(frozen=True)
 class Job:
@@ -73,6 +89,7 @@ class Job:
         sizes: of mesh axes, in place of the script's.
         calls: of steps, after which it is left.
         limit_s: seconds after which it is stopped.
+        edits: lines that are other ones in this run; the files stay as they are.
     """
 
     script: Path
@@ -81,19 +98,39 @@ class Job:
     sizes: dict[str, int]
     calls: int
     limit_s: float
+    edits: tuple[Edit, ...] = ()
 
 
-def check_world(job: Job) -> Judged:
+def check_world(job: Job, repair_s: float = 0.0) -> Judged:
     """Run a script on real processes, capture its steps there, and judge them here.
+
+    Args:
+        repair_s: seconds in which fixes of what is found may be tried out, each by running the
+            script's set-up anew from edited text.
 
     Raises:
         UsageError: no step was captured: the script failed before, was stopped, or has none; or its
             mesh is not as `job.sizes` asks.
     """
+    from lockstep.report.check_repair import repair
+
     with importing_beside(job.script):
-        seen = captures(job)
-        steps = [_judge(job, name, held) for name, held in seen.parts.items()]
-    return Judged(steps, seen.not_called, seen.failed)
+        judged = examine(job)
+        if repair_s > 0:
+            repair(job, judged, repair_s)
+    return judged
+
+
+def examine(job: Job, hopeful: bool = False) -> Judged:
+    """Run a script and judge its steps as they are; see `check_world`.
+
+    Args:
+        hopeful: of a step in which some witness finds a fault, do not ask the others.
+    """
+    ran = captures(job)
+    alone = functools.cache(lambda: captures(_alone(job, ran)).parts)
+    steps = [_judge(job, name, held, alone, hopeful) for name, held in ran.parts.items()]
+    return Judged(steps, ran.not_called, ran.failed)
 
 
 Parts = dict[str, list[tuple[Shipped, bytes]]]  # step -> what each rank that called it captured
@@ -135,10 +172,14 @@ def captures(job: Job) -> Captures:
 
 
 def _environment(job: Job, folder: Path) -> dict[str, str]:
-    env = {k: v for k, v in os.environ.items() if k not in ("LOCKSTEP", SIZES)}
+    env = {k: v for k, v in os.environ.items() if k not in ("LOCKSTEP", SIZES, edited.VARIABLE)}
     sizes = ",".join(f"{axis}={size}" for axis, size in job.sizes.items())
     none = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}  # gloo and the CPU alone
     one = {"OMP_NUM_THREADS": env.get("OMP_NUM_THREADS", "1")}
+    if job.edits:
+        texts = folder / "edited"
+        texts.write_text(json.dumps(edited_texts(job.edits)))
+        one[edited.VARIABLE] = str(texts)
     return {**env, **none, **one, "LOCKSTEP_RUNS": str(folder / "runs"), SIZES: sizes}
 
 
@@ -148,7 +189,13 @@ def _nothing(job: Job, failed: list[str], ended: bool, outcome: Outcome) -> Usag
     return no_result(job.script, outcome, job.limit_s)
 
 
-def _judge(job: Job, name: str, parts: list[tuple[Shipped, bytes]]) -> JudgedStep:
+def _judge(
+    job: Job,
+    name: str,
+    parts: list[tuple[Shipped, bytes]],
+    alone: Callable[[], Parts],
+    hopeful: bool,
+) -> JudgedStep:
     report = Report()
     refused = dict.fromkeys(part.refused for part, _ in parts if part.refused)
     if refused:
@@ -173,8 +220,12 @@ def _judge(job: Job, name: str, parts: list[tuple[Shipped, bytes]]) -> JudgedSte
                 f"{', '.join(equal)}: the same on every rank of {axis}, though data={axis!r}; "
                 "each rank was given its own here"
             )
-    judged(world, lambda gold: _one_rank(job, name, world, gold), report, data, {})
-    return JudgedStep(name, report)
+    seen = witnesses(world, lambda _: twin.Twin(why_not="not asked"), report, data, {})
+    if seen.gold is not None and not (hopeful and seen.fault):
+        with report.timed("twin"):
+            seen.twin = _one_rank(alone, name, world, seen.gold)
+    conclude(world, seen, report, {})
+    return JudgedStep(name, report, seen=seen)
 
 
 def world_of(parts: list[tuple[Shipped, bytes]]) -> World:
@@ -183,16 +234,21 @@ def world_of(parts: list[tuple[Shipped, bytes]]) -> World:
     return World(parts[0][0].mesh, traces)
 
 
-def _one_rank(job: Job, name: str, world: World, gold: Gold) -> twin.Twin:
-    """Run the script once more, on a mesh of ones; a script may well not run there."""
-    ones = dict.fromkeys(world.mesh, 1)
-    alone = dataclasses.replace(job, world=1, sizes=ones)
+def _alone(job: Job, ran: Captures) -> Job:
+    """The same script on a mesh of ones."""
+    axes = dict.fromkeys(axis for held in ran.parts.values() for axis in held[0][0].mesh)
+    return dataclasses.replace(job, world=1, sizes=dict.fromkeys(axes, 1))
+
+
+def _one_rank(alone: Callable[[], Parts], name: str, world: World, gold: Gold) -> twin.Twin:
+    """Compare with the script on one rank, once for all steps; it may well not run there."""
     try:
-        parts = captures(alone).parts
+        parts = alone()
         if name not in parts or parts[name][0][0].refused:
             return twin.Twin(why_not="on one rank the script does not come to this step")
         one = world_of(parts[name])
-        _refuse_other_mesh(alone, name, one)
+        if set(one.mesh) != set(world.mesh) or len(one.ranks) != 1:
+            return twin.Twin(why_not=f"on one rank the mesh of {name} is {one.mesh}")
     except LockstepError as error:
         return twin.Twin(why_not=f"on one rank: {error.what}")
     return twin.beside(world, gold, one)
@@ -213,10 +269,13 @@ def _refuse_other_mesh(job: Job, name: str, world: World) -> None:
 
 @contextlib.contextmanager
 def importing_beside(script: Path) -> Iterator[None]:
-    """Look for source files where the script's own imports do, while inside."""
+    """Look for source files where the script's own imports do, as they are now, while inside."""
     folder = str(script.resolve().parent)
     sys.path.insert(0, folder)
+    full_path.cache_clear()
+    linecache.checkcache()
     try:
         yield
     finally:
         sys.path.remove(folder)
+        full_path.cache_clear()

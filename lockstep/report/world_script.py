@@ -20,6 +20,7 @@ from lockstep import _compat
 from lockstep.report.capture_check import Enough
 from lockstep.report.capture_script import own_part
 from lockstep.report.world_check import WorldCheck
+from lockstep.run.edited import texts_from
 from lockstep.run.modes import calls_go_to
 from lockstep.run.script import run_rank
 
@@ -37,7 +38,7 @@ def main(folder: str, calls: str, script: str, *arguments: str) -> int:
     failed = None
     try:
         with calls_go_to(check):
-            run_rank(Path(script), arguments)
+            run_rank(Path(script), arguments, texts_from(os.environ))
     except Enough:
         pass
     except SystemExit as left:

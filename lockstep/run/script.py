@@ -7,7 +7,7 @@ import os
 import runpy
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from lockstep import _compat
 from lockstep.capture.hooks import swapped
+from lockstep.run import edited
 
 
 def run_script(path: Path, arguments: Sequence[str], world: int) -> None:
@@ -37,7 +38,7 @@ def run_script(path: Path, arguments: Sequence[str], world: int) -> None:
         _run(path, arguments)
 
 
-def run_rank(path: Path, arguments: Sequence[str]) -> None:
+def run_rank(path: Path, arguments: Sequence[str], texts: Mapping[str, str] | None = None) -> None:
     """Run a script as torchrun does, in a process that torchrun has started; on the CPU alone.
 
     Whatever backend it asks for, its process groups are gloo's.
@@ -45,6 +46,7 @@ def run_rank(path: Path, arguments: Sequence[str]) -> None:
     Args:
         path: the script; it sees itself as `__main__`.
         arguments: its own.
+        texts: of files that are loaded from other text; see `edited.loading`.
 
     Raises:
         Whatever the script raises.
@@ -57,13 +59,18 @@ def run_rank(path: Path, arguments: Sequence[str]) -> None:
         return original(**rest)
 
     with swapped({_init_process_group(): begin}):
-        _run(path, arguments)
+        _run(path, arguments, texts)
 
 
-def _run(path: Path, arguments: Sequence[str]) -> None:
+def _run(path: Path, arguments: Sequence[str], texts: Mapping[str, str] | None = None) -> None:
     sys.argv = [str(path), *arguments]
     sys.path.insert(0, str(path.resolve().parent))
-    runpy.run_path(str(path), run_name="__main__")
+    own = (texts or {}).get(str(path.resolve()))
+    with edited.loading(texts) if texts else contextlib.nullcontext():
+        if own is not None:
+            edited.run_text(path, own)
+        else:
+            runpy.run_path(str(path), run_name="__main__")
 
 
 def _torchrun_environment(world: int) -> dict[str, str]:
