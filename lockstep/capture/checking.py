@@ -147,7 +147,7 @@ class Checking:
                 self.notes.roots.append((node, None if seed is None else _compat.node_of(seed)))
 
     def _hook(self, tensor: torch.Tensor) -> None:
-        if not tensor.requires_grad or id(tensor) in self._hooked:
+        if id(tensor) in self._hooked or not _differentiable(tensor):
             return
         node = _compat.node_of(tensor)
         if node is None:
@@ -156,8 +156,13 @@ class Checking:
         self.notes.cuts.discard(node)
         tensor.register_hook(functools.partial(self._label, node))
 
-    def _label(self, node: Node, grad: torch.Tensor) -> torch.Tensor:
-        """Give the gradient a node of its own: the ranks then agree on it, whatever made it."""
+    def _label(self, node: Node, grad: torch.Tensor | None) -> torch.Tensor | None:
+        """Give the gradient a node of its own: the ranks then agree on it, whatever made it.
+
+        It is None where a Function's backward gives None for an input that wants a gradient.
+        """
+        if grad is None:
+            return None
         out = torch.ops.aten.alias.default(grad)
         made = _compat.node_of(out)
         if made is not None:
@@ -194,6 +199,18 @@ class Checking:
             else:
                 self.notes.cuts.update([maker, *nodes])
         self._seen += [t for t in tensors if t.is_floating_point() or t.is_complex()]
+
+
+def _differentiable(tensor: torch.Tensor) -> bool:
+    """Whether a gradient may come to a tensor.
+
+    None comes to a view that was made without gradients, as inside a Function, of what was written
+    to in place since: torch then refuses to say what made it.
+    """
+    try:
+        return tensor.requires_grad and (tensor.is_leaf or tensor.grad_fn is not None)
+    except RuntimeError:
+        return False
 
 
 def _watcher(checking: Checking) -> Any:
