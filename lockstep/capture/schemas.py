@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -37,6 +38,21 @@ def view_of(target: Any) -> bool:
         return False
     first, back = schema.arguments[0].alias_info, schema.returns[0].alias_info
     return bool(first and back and not first.is_write)
+
+
+@functools.cache
+def without_out(target: Any) -> Any:
+    """Return the overload that makes what an `out=` overload writes; None where there is none."""
+    schema = _compat.schema_or_none(target)
+    outs = [a.name for a in schema.arguments if a.is_out] if schema is not None else []
+    if not outs:
+        return None
+    wanted = [(a.name, str(a.type)) for a in schema.arguments if not a.is_out]
+    for name in target.overloadpacket.overloads():
+        other = getattr(target.overloadpacket, name)
+        if [(a.name, str(a.type)) for a in _compat.schema(other).arguments] == wanted:
+            return other
+    return None
 
 
 def written_arguments(target: Any) -> list[str]:

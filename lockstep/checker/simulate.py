@@ -17,6 +17,7 @@ from torch.fx.node import map_aggregate
 
 from lockstep import _compat
 from lockstep.capture.origin import META
+from lockstep.capture.schemas import without_out
 from lockstep.checker.arithmetic import COLLECTIVES, LOCAL
 from lockstep.checker.inputs import promoted
 from lockstep.checker.neutral import neutral_draw
@@ -163,8 +164,10 @@ class Simulation:
             return [self._draw(r, nodes[r], *call) for r, call in enumerate(calls)]
         if name == "aten.detach" and not detach:
             return [args[0].view_as(args[0]) for args, _ in calls]
+        call = _writing if without_out(nodes[0].target) is not None else _plain
         return [
-            node.target(*args, **kwargs) for node, (args, kwargs) in zip(nodes, calls, strict=True)
+            call(node.target, args, kwargs)
+            for node, (args, kwargs) in zip(nodes, calls, strict=True)
         ]
 
     def _arguments(self, rank: int, node: Node, values: Values) -> tuple[Any, dict[str, Any]]:
@@ -201,6 +204,21 @@ class Simulation:
             if state is not None:
                 torch.set_rng_state(state)
             return node.target(*args, **kwargs)  # type: ignore[operator]
+
+
+def _plain(target: Any, args: Any, kwargs: Any) -> Any:
+    return target(*args, **kwargs)
+
+
+def _writing(target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Call an `out=` overload as its plain one and a copy: autograd goes through those."""
+    outs = [kwargs[a.name] for a in _compat.schema(target).arguments if a.is_out]
+    rest = {name: value for name, value in kwargs.items() if not any(value is o for o in outs)}
+    made = without_out(target)(*args, **rest)
+    for out, value in zip(outs, made if isinstance(made, tuple) else [made], strict=True):
+        out.resize_(value.shape) if out.shape != value.shape else out
+        out.copy_(value)
+    return outs[0] if len(outs) == 1 else tuple(outs)
 
 
 def op_name(node: Node) -> str:
