@@ -39,7 +39,7 @@ def judge_by_types(
         typing = infer(world, frozenset(pending or ()))
     report.findings = wrong_order or list(typing.findings)
     report.undecided = _undeclared(world)
-    report.unknown_ops = typing.unknown
+    report.unknown_ops, report.nodes = typing.unknown, typing.nodes
     report.established = _established(world, typing, bool(wrong_order), pending or {})
     return report
 

@@ -18,6 +18,7 @@ from lockstep.capture.binding import Call, Step
 from lockstep.capture.capture import capture_call
 from lockstep.capture.checking import Checking, Notes
 from lockstep.capture.graph import StepGraph
+from lockstep.capture.hooks import swapped
 from lockstep.capture.origin import META, Origin
 from lockstep.capture.state import State, collect
 from lockstep.checker.inputs import input_values, marks_of, said_of
@@ -150,12 +151,18 @@ def capture_world(
 
 
 def _by_shape(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """What builds the arguments out of fakes."""
+    """What builds the arguments out of fakes; initial values are not drawn, nor read therefore."""
+    drawing = [
+        f for name, f in vars(torch.nn.init).items() if name.endswith("_") and name[0] != "_"
+    ]
+
+    def undrawn(_original: Any, args: Any, kwargs: Any) -> Any:
+        return args[0] if args else kwargs["tensor"]
 
     def fakes(mesh: Any) -> Any:
         mode = _compat.fake_mode()
         mode.allow_non_fake_inputs = True
-        with mode:
+        with mode, swapped(dict.fromkeys(drawing, undrawn)):
             return make(mesh)
 
     return fakes
