@@ -12,7 +12,7 @@ from lockstep.capture.graph import StepGraph
 from lockstep.capture.state import State
 from lockstep.spmd.claims import Recording
 from lockstep.spmd.signature import types_of
-from lockstep.spmd.types import I, R, S, Type
+from lockstep.spmd.types import I, R, S, Type, V
 
 
 def promoted(dtype: torch.dtype) -> torch.dtype:
@@ -82,8 +82,12 @@ def marks_of(state: State, mesh: Any) -> dict[str, dict[str, Type]]:
 
 
 def _megatron(tensor: torch.Tensor) -> dict[str, Type]:
+    """Read Megatron's marks: a parameter that carries one is a shard, or a copy on each rank."""
     if getattr(tensor, "tensor_model_parallel", False):
-        return {"tp": S(max(int(getattr(tensor, "partition_dim", 0)), 0))}
+        dim = int(getattr(tensor, "partition_dim", -1))
+        whole_piece = getattr(tensor, "partition_stride", 1) == 1  # else every n-th of many pieces
+        return {"tp": S(dim) if dim >= 0 and whole_piece else V}
     if getattr(tensor, "sequence_parallel", False):
-        return {"tp": R}
-    return {"tp": I} if hasattr(tensor, "tensor_model_parallel") else {}
+        return {"tp": R}  # it is read with other tokens on each rank: its gradients are to be added
+    marked = hasattr(tensor, "tensor_model_parallel") or hasattr(tensor, "sequence_parallel")
+    return {"tp": I} if marked else {}
