@@ -61,6 +61,7 @@ class Notes:
         cuts: forward nodes through which the user lets no gradient flow (detach, no_grad).
         outer: a node made inside an autograd Function -> the line that applied the Function.
         functions: such a node -> the user's Function by name, and where its backward is.
+        backwards: the lines that call backward().
     """
 
     claims: list[NodeClaim] = field(default_factory=list)
@@ -73,6 +74,7 @@ class Notes:
     cuts: set[Node] = field(default_factory=set)
     outer: dict[Node, str] = field(default_factory=dict)
     functions: dict[Node, tuple[str, str]] = field(default_factory=dict)
+    backwards: list[str] = field(default_factory=list)
 
 
 class Checking:
@@ -125,6 +127,7 @@ class Checking:
     def _before_backward(self, original: Any, args: Any, kwargs: Any) -> Any:
         if self._inside:  # torch calls itself again, and checkpointing runs one inside another
             return original(*args, **kwargs)
+        self.notes.backwards.append(line_of(user_frame(sys._getframe(1))))
         tensors = args[0] if args else kwargs.get("tensors", kwargs.get("outputs"))
         self._add_roots(tensors, args, kwargs, grad=original.__name__ == "grad")
         for tensor in (*self.leaves, *self._seen):

@@ -125,6 +125,9 @@ def wrong_backward(
     )
 
 
+AFTER = " after backward()"  # a fix that is a line of its own, and where it goes
+
+
 def unreduced(gold: Gold, name: str, axis: str) -> Finding:
     """A parameter's gradient is still partial when the step ends or the optimizer takes it."""
     way = gold.meaning.ways.get(axis, "sum")
@@ -139,7 +142,7 @@ def unreduced(gold: Gold, name: str, axis: str) -> Finding:
         got="P" if way == "sum" else "P(mean)",
         want="the whole gradient, reduced once",
         why=f"each rank of {axis} would step by its own part, and the replicas drift apart",
-        fix=f'ls.reduce_grads({name.split(".")[0]}, {axis}="{way}") after backward()',
+        fix=f'ls.reduce_grads({name.split(".")[0]}, {axis}="{way}"){AFTER}',
         witness="after",
     )
 

@@ -18,6 +18,8 @@ from lockstep.checker.compare import same
 from lockstep.checker.edits import Edit
 from lockstep.checker.finding import Finding, Report
 from lockstep.checker.lines import source_of
+from lockstep.checker.phrases import AFTER
+from lockstep.checker.repairs import Repair
 from lockstep.checker.variants import variants
 from lockstep.checker.verdict import Witnesses
 
@@ -61,14 +63,25 @@ def candidates(finding: Finding, seen: Witnesses) -> list[Edit]:
     found: list[Edit] = []
     for told, repairs in zip(seen.typing.findings, seen.typing.repairs, strict=False):
         if told.axis == finding.axis and told.line == finding.line:
-            found += [Edit(r.line, r.text) for r in repairs]
-    if finding.fix:
+            for repair in repairs:
+                found += _edits(repair, seen)
+    if finding.fix and finding.fix.endswith(AFTER):
+        found += _edits(Repair("", finding.fix.removesuffix(AFTER)), seen)
+    elif finding.fix:
         found.append(Edit(finding.line, finding.fix))
     if finding.axis is not None and finding.witness != "order":
         texts = variants(finding.source, finding.axis)
         found += [Edit(finding.line, text) for text in texts]
     usable = (e for e in found if e.line and _is_statement(e.text) and e.text != source_of(e.line))
     return list(dict.fromkeys(usable))
+
+
+def _edits(repair: Repair, seen: Witnesses) -> list[Edit]:
+    """A repair as an edit; one that is to be put in goes behind the last call of backward()."""
+    if repair.line or seen.gold is None:
+        return [Edit(repair.line, repair.text)]
+    lines = seen.gold.world.ranks[0].notes.backwards[-1:]
+    return [Edit(line, f"{source_of(line)}\n{repair.text}") for line in lines]
 
 
 def _is_statement(text: str) -> bool:
