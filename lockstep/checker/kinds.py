@@ -26,7 +26,8 @@ class Kind:
         flat: of E, the same number everywhere, so that any part of it is like any other.
         note: "lookup" rows read from a shard by indices that vary, not masked yet; "mask" a
             varying mask; "moved" rows in the order of an all-to-all; "gathered" shards side by
-            side, of dimension `dim`; "echo" what an error left, which is not reported again.
+            side, of dimension `dim`; "cut" a part for each rank, cut along `dim`, stacked to be
+            scattered; "echo" what an error left, which is not reported again.
 
     Example:
         >>> shard(1), PARTIAL, replace(PARTIAL, power=1)

@@ -11,7 +11,7 @@ from lockstep.checker.rules.context import Context, Operand
 from lockstep.checker.rules.mixing import nonlinear
 from lockstep.checker.rules.registry import rule
 from lockstep.checker.rules.slices import own_part
-from lockstep.checker.rules.views import lost
+from lockstep.checker.rules.views import lost, placed
 
 C = "_c10d_functional."
 WHY_TWICE = "its sum over the ranks is as many times too large"
@@ -102,6 +102,18 @@ def summed_again(ctx: Context, x: Operand) -> Kind:
     return EQUAL
 
 
+def in_blocks(kind: Kind, count: int) -> Kind:
+    """One of so many equal blocks along the first dimension; a shard that lies in each stays."""
+    if kind.tag == "S" and kind.dim == 0 and kind.before % count == 0:
+        return placed(kind, 0, kind.before // count)
+    return lost_rows(kind)
+
+
+def lost_rows(kind: Kind) -> Kind:
+    """What is left where rows go to other ranks of another axis."""
+    return lost(kind) if kind.tag == "S" and kind.dim == 0 else kind
+
+
 @rule(C + "all_gather_into_tensor", C + "all_gather_into_tensor_coalesced")
 def _all_gather(ctx: Context) -> Kind | list[Kind]:
     made = [_gathered(ctx, operand) for operand in ctx.operands]
@@ -111,8 +123,7 @@ def _all_gather(ctx: Context) -> Kind | list[Kind]:
 def _gathered(ctx: Context, x: Operand) -> Kind:
     if other_axis(ctx):
         if x.kind.tag == "S" and x.kind.dim == 0:
-            times = ctx["group_size"]
-            return shard(0, times) if x.kind.before == 1 else lost(x.kind)
+            return placed(x.kind, 0, x.kind.before * ctx["group_size"])
         return x.kind
     if x.kind.tag == "P" and x.kind.note != "echo":
         ctx.fault(
@@ -136,20 +147,24 @@ def _reduce_scatter(ctx: Context) -> Kind | list[Kind]:
 def _scattered(ctx: Context, x: Operand) -> Kind:
     how = str(ctx["reduce_op"])
     if other_axis(ctx):
-        return lost(x.kind) if x.kind.tag == "S" and x.kind.dim == 0 else x.kind
+        return in_blocks(x.kind, ctx["group_size"])
     if x.kind.tag == "E" and how == "sum":
         summed_again(ctx, x)
     if x.kind.tag == "?":
         return UNKNOWN
     power = x.kind.power - (how == "avg" and x.kind.tag == "P")
-    return replace(shard(0), power=max(power, 0))
+    dim = x.kind.dim if x.kind.note == "cut" else 0
+    return replace(shard(dim), power=max(power, 0))
 
 
 @rule(C + "all_to_all_single")
 def _all_to_all(ctx: Context) -> Kind:
     x = ctx.operands[0]
     if other_axis(ctx):
-        return lost(x.kind) if x.kind.tag == "S" and x.kind.dim == 0 else x.kind
+        splits = ctx["input_split_sizes"]
+        kept = in_blocks(x.kind, len(splits))
+        even = splits == ctx["output_split_sizes"] and len(set(splits)) == 1
+        return x.kind if even and kept.tag == x.kind.tag else lost_rows(x.kind)
     if x.kind.tag == "P" and x.kind.note != "echo":
         ctx.fault(
             "LS507",

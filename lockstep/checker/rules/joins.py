@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import getitem
 
 from lockstep.checker.kinds import EQUAL, PARTIAL, UNKNOWN, VARYING, ZERO, Kind
-from lockstep.checker.rules.context import Context, Operand
+from lockstep.checker.rules.context import Context, Operand, bind
 from lockstep.checker.rules.mixing import added
-from lockstep.checker.rules.registry import rule
+from lockstep.checker.rules.registry import op_name, rule
 from lockstep.checker.rules.views import placed
+
+SPLITS = ("split", "split_with_sizes", "chunk", "tensor_split", "unsafe_split")
 
 
 @rule("cat", "concat", "concatenate")
@@ -29,7 +32,23 @@ def _cat(ctx: Context) -> Kind:
     if shards and shards[0].dim == dim:
         return VARYING
     joined = added(ctx, pieces) if pieces else EQUAL
-    return replace(joined, flat=False) if joined.tag == "E" else joined
+    joined = replace(joined, flat=False) if joined.tag == "E" else joined
+    return _stacked(ctx, joined, dim)
+
+
+def _stacked(ctx: Context, joined: Kind, dim: int) -> Kind:
+    """Note that the pieces of one even split were stacked, one for each rank, to be scattered."""
+    made_by = {piece.args[0] for piece in ctx.node.all_input_nodes if piece.target is getitem}
+    (source, *others) = made_by or {None}
+    order = [piece.args[1] for piece in ctx.node.all_input_nodes if piece.args[:1] == (source,)]
+    whole = source is not None and not others and order == list(range(ctx.size))
+    if not whole or dim != 0 or joined.tag not in "EP" or joined.note:
+        return joined
+    assert source is not None
+    bound, first = bind(source), ctx.operands[0]
+    even = len({o.shape for o in ctx.operands}) == 1 and op_name(source.target) in SPLITS
+    along = (bound.get("dim") or 0) % max(first.ndim, 1)
+    return replace(joined, dim=along, note="cut") if even and along else joined
 
 
 def _one(kinds: list[Kind]) -> Kind:

@@ -86,7 +86,8 @@ def added(ctx: Context, operands: list[Operand], constant: bool = False) -> Kind
     others = [o for o in live if o.kind.tag != "P"]
     if not others and not constant:
         _same_factor(ctx, live)
-        return partial.kind
+        one = len({o.kind.note for o in live}) == 1 or partial.kind.note != "cut"
+        return partial.kind if one else replace(partial.kind, note="")
     if any(o.kind.tag == "V" for o in others):
         return UNKNOWN  # what became of a layout that was lost: it may be terms of the same sum
     if any(o.kind.note == "echo" for o in live):

@@ -75,7 +75,18 @@ def _piece(ctx: Context, first: Operand, dim: int) -> Kind:
     if ctx.op == "unbind":
         same = kind.dim == dim
         return lost(kind) if same else placed(kind, kind.dim - (dim < kind.dim), kind.before)
-    return lost(kind) if kind.dim == dim else kind
+    if kind.dim != dim:
+        return kind
+    blocks = _blocks(ctx)
+    whole = blocks and kind.before % blocks == 0
+    return placed(kind, dim, kind.before // blocks) if whole else lost(kind)
+
+
+def _blocks(ctx: Context) -> int:
+    """Of how many equal pieces a split is; 0 where they are not equal."""
+    value = ctx.node.meta.get("val")
+    pieces = value if isinstance(value, (list, tuple)) else []
+    return len(pieces) if len({tuple(piece.shape) for piece in pieces}) == 1 else 0
 
 
 @rule("getitem")

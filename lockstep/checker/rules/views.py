@@ -24,7 +24,8 @@ def lost(kind: Kind) -> Kind:
 def _view(ctx: Context) -> Kind:
     first = ctx.operands[0]
     if first.kind.tag != "S":
-        return first.kind
+        stacked = first.kind.note == "cut" and first.shape != ctx.shape
+        return replace(first.kind, note="") if stacked else first.kind
     found = reshaped(first.kind, first.shape, ctx.shape)
     return lost(first.kind) if found is None else placed(first.kind, *found)
 
