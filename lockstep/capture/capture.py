@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -62,7 +63,8 @@ def capture_call(
     """Capture a call that was taken apart already; see `capture`.
 
     Args:
-        checking: takes notes for a check; the rank may then be read, and dead code stays.
+        checking: takes notes for a check. The rank may then be read, and dead code stays, but where
+            it `ships`: the graph is then the one that would be captured without it.
     """
     return _Capture(step, call, state, checking).run()
 
@@ -72,6 +74,8 @@ class _Capture:
 
     def __init__(self, step: Step, call: Call, state: State, checking: Checking | None) -> None:
         self.step, self.call, self.state, self.checking = step, call, state, checking
+        self._noting = checking if checking is not None and checking.ships else None
+        self._lenient = checking is not None and not checking.ships
         self.mode = _compat.fake_mode()
         self.specs: list[InputSpec] = []
         self.fakes: list[torch.Tensor] = []
@@ -94,9 +98,10 @@ class _Capture:
             for n, v in zip(self.call.names, self.call.leaves, strict=True)
         ]
         scalars = {s.name: self._float(s.name, s.get()) for s in self.state.scalars}
-        gm = self._trace(by_real, leaves, scalars)
-        passes.clean(gm, keep_dead=self.checking is not None)
-        return StepGraph(
+        traced = self._trace(by_real, leaves, scalars)
+        gm = passes.without(traced, self._noting.labels) if self._noting else traced
+        passes.clean(gm, keep_dead=self._lenient)
+        graph = StepGraph(
             name=self.step.name,
             gm=gm,
             fakes=self.fakes,
@@ -107,6 +112,10 @@ class _Capture:
             effects=self.effects,
             schedule=passes.schedule(gm),
         )
+        if self._noting is not None:
+            passes.clean(traced, keep_dead=True)
+            self._noting.graph = replace(graph, gm=traced)
+        return graph
 
     # -- inputs
 
@@ -157,8 +166,8 @@ class _Capture:
             with standing_in(self.state, by_real, numbers), contextlib.ExitStack() as stack:
                 for watch in (self._rank(), recorder.recording(), tracker.watching()):
                     stack.enter_context(watch)
-                stack.enter_context(asking_meshes(alone=self.checking is None))
-                if self.checking is None:  # a check draws for real, and may be seeded
+                stack.enter_context(asking_meshes(alone=not self._lenient))
+                if not self._lenient:  # a check draws for real, and may be seeded
                     stack.enter_context(Draws().watching())
                 stack.enter_context(_autocast_as_eager())
                 stack.enter_context(going_on())
@@ -188,7 +197,7 @@ class _Capture:
         return self._items_to_tensors(gm)
 
     def _rank(self) -> Any:
-        return refusing_rank_reads() if self.checking is None else contextlib.nullcontext()
+        return contextlib.nullcontext() if self._lenient else refusing_rank_reads()
 
     # -- what came out
 

@@ -1,7 +1,8 @@
 """What a capture for a check keeps beside the graph: claims, cotangents, roots, draws, cuts.
 
 The capture itself is the same as for a program, but for these notes: the rank may be read, and dead
-code stays, since a check is about what the user wrote.
+code stays, since a check is about what the user wrote. A capture for a program takes most of these
+notes too, so that the types can judge the very graph that is shipped.
 """
 
 from __future__ import annotations
@@ -15,17 +16,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import Node
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from lockstep import _compat
+from lockstep._compat import pytree
 from lockstep.capture.hooks import swapped
 from lockstep.capture.origin import META, is_user_file, line_of, short_path, user_frame
 from lockstep.spmd.claims import Place, Recording, in_phase, recording_claims
 from lockstep.spmd.types import Type
+
+if TYPE_CHECKING:
+    from lockstep.capture.graph import StepGraph
 
 _OURS = Path(__file__).parents[1]
 # What these do without gradients is part of the derivative all the same.
@@ -78,10 +83,20 @@ class Notes:
 
 
 class Checking:
-    """Watches one trace for a check; `notes` is complete after `finish`."""
+    """Watches one trace for a check; `notes` is complete after `finish`.
 
-    def __init__(self) -> None:
+    Args:
+        ships: the trace is of a program that will run: it is refused what any program is, and its
+            random draws are not looked at.
+
+    `graph` is then what was traced, with the labels in it and its dead code; `labels` are the nodes
+    that the program does without.
+    """
+
+    def __init__(self, ships: bool = False) -> None:
         self.notes = Notes()
+        self.ships, self.labels = ships, list[Node]()
+        self.graph: StepGraph | None = None
         self.leaves: list[torch.Tensor] = []
         self._seen: list[torch.Tensor] = []
         self._hooked: dict[int, torch.Tensor] = {}  # kept, so that no id is given twice
@@ -98,9 +113,9 @@ class Checking:
         }
         optimizing = register_optimizer_step_pre_hook(self._consume)
         try:
-            with in_phase("check"), recording_claims() as self._said, swapped(backwards):
-                with _watcher(self):
-                    yield
+            phase = contextlib.nullcontext() if self.ships else in_phase("check")
+            with phase, recording_claims() as self._said, swapped(backwards), _watcher(self):
+                yield
         finally:
             optimizing.remove()
 
@@ -166,10 +181,13 @@ class Checking:
         """
         if grad is None:
             return None
+        if self.ships and grad.layout is not torch.strided:
+            return grad
         out = torch.ops.aten.alias.default(grad)
         made = _compat.node_of(out)
         if made is not None:
             self.notes.cotangents.setdefault(node, []).append(made)
+            self.labels.append(made)
         return out
 
     def _consume(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
@@ -181,8 +199,15 @@ class Checking:
 
     # -- operators
 
-    def saw(self, func: Any, out: Any, drawn_from: torch.Tensor | None, grad_mode: bool) -> None:
-        """Note one operator that was traced."""
+    def saw(
+        self, func: Any, out: Any, drawn_from: torch.Tensor | None, grad_mode: bool, kept: bool
+    ) -> None:
+        """Note one operator that was traced.
+
+        Args:
+            drawn_from: the generator's state before it, of a random one.
+            kept: whether what it made is kept until its gradient is asked for.
+        """
         tensors = [t for t in _flat(out) if isinstance(t, torch.Tensor)]
         nodes = [node for node in (_compat.node_of(t) for t in tensors) if node is not None]
         if not nodes:
@@ -201,7 +226,8 @@ class Checking:
                     self.notes.functions.update(dict.fromkeys([maker, *nodes], function))
             else:
                 self.notes.cuts.update([maker, *nodes])
-        self._seen += [t for t in tensors if t.is_floating_point() or t.is_complex()]
+        if kept:
+            self._seen += [t for t in tensors if t.is_floating_point() or t.is_complex()]
 
 
 def _differentiable(tensor: torch.Tensor) -> bool:
@@ -221,11 +247,13 @@ def _watcher(checking: Checking) -> Any:
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
         ) -> Any:
-            draws = torch.Tag.nondeterministic_seeded in func.tags
+            draws = torch.Tag.nondeterministic_seeded in func.tags and not checking.ships
             state = _generator_state() if draws else None
             grad_mode = torch.is_grad_enabled()
             out = func(*args, **(kwargs or {}))
-            checking.saw(func, out, state, grad_mode)
+            # An operator may ask who else holds a tensor, so a program's are kept where they must.
+            kept = not checking.ships or (grad_mode and _need_grad((args, kwargs)))
+            checking.saw(func, out, state, grad_mode, kept)
             return out
 
     return Watcher()
@@ -285,6 +313,11 @@ def place_line(place: Place) -> str:
 def _nodes(tensors: tuple[torch.Tensor, ...]) -> tuple[Node, ...]:
     found = (_compat.node_of(tensor) for tensor in tensors)
     return tuple(node for node in found if node is not None)
+
+
+def _need_grad(value: Any) -> bool:
+    leaves = pytree.tree_leaves(value)
+    return any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves)
 
 
 def _flat(out: Any) -> list[Any]:

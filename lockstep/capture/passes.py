@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 from typing import Any
 
@@ -24,6 +25,17 @@ def clean(gm: torch.fx.GraphModule, keep_dead: bool = False) -> None:
     forget_device_index(gm)
     gm.graph.lint()
     gm.recompile()
+
+
+def without(gm: torch.fx.GraphModule, aliases: list[torch.fx.Node]) -> torch.fx.GraphModule:
+    """Copy a module without some of its nodes, each of which is only a name for what it reads."""
+    left_out = {node.name for node in aliases}
+    made = torch.fx.GraphModule(gm, copy.deepcopy(gm.graph))
+    for node in list(made.graph.nodes):
+        if node.name in left_out:
+            node.replace_all_uses_with(node.args[0])
+            made.graph.erase_node(node)
+    return made
 
 
 def _must_stay(node: torch.fx.Node) -> bool:
