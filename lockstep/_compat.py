@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -89,14 +90,22 @@ def fake_of(mode: Any, tensor: Any) -> Any:
     from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 
     static = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.STATIC] * tensor.dim())
-    return mode.from_tensor(tensor, symbolic_context=static)
+    with warnings.catch_warnings():
+        # torch looks for a gradient, and warns of itself, where a tensor is not a leaf.
+        warnings.filterwarnings("ignore", "The .grad attribute of a Tensor")
+        return mode.from_tensor(tensor, symbolic_context=static)
+
+
+def fake_tensor_type() -> Any:
+    """The class of stand-ins: while a step is captured, its methods answer for what they lack."""
+    from torch._subclasses import FakeTensor
+
+    return FakeTensor
 
 
 def is_fake(tensor: Any) -> bool:
     """Whether a tensor is a stand-in of some fake mode."""
-    from torch._subclasses import FakeTensor
-
-    return isinstance(tensor, FakeTensor)
+    return isinstance(tensor, fake_tensor_type())
 
 
 @contextlib.contextmanager

@@ -23,10 +23,11 @@ from lockstep.capture.draws import Draws
 from lockstep.capture.going_on import going_on
 from lockstep.capture.graph import Effect, InputSpec, Leaf, StepGraph, input_spec
 from lockstep.capture.meshes import asking_meshes
-from lockstep.capture.obstacles import explain
+from lockstep.capture.obstacles import explain, say_captured
 from lockstep.capture.origin import OriginTracker
 from lockstep.capture.pystate import PythonState
 from lockstep.capture.rank import refusing_rank_reads
+from lockstep.capture.readings import refusing_readings
 from lockstep.capture.refusal import refuse
 from lockstep.capture.standin import make_fakes, standing_in
 from lockstep.capture.state import Slot, State, collect, tensor_holders
@@ -169,6 +170,7 @@ class _Capture:
                 stack.enter_context(asking_meshes(alone=not self._lenient))
                 if not self._lenient:  # a check draws for real, and may be seeded
                     stack.enter_context(Draws().watching())
+                stack.enter_context(refusing_readings())
                 stack.enter_context(_autocast_as_eager())
                 stack.enter_context(going_on())
                 if self.checking is not None:
@@ -190,7 +192,10 @@ class _Capture:
         except Exception as error:
             python.abandon()
             explained = explain(error)
-            if explained is None or explained is error:
+            if explained is error:
+                raise
+            if explained is None:
+                say_captured(error)
                 raise
             raise explained from error
         python.refuse_changes()
@@ -263,6 +268,7 @@ class _Capture:
                 if before is None or self.specs[index].name != f"{slot.name}.grad":
                     self.effects.append(Effect("grad", slot.name, input=index))
             else:
+                _refuse_sparse(slot.name, after)
                 self.effects.append(Effect("grad", slot.name, output=_output(outputs, after)))
 
     def _holder_effects(self, by_real: dict[int, torch.Tensor], outputs: list[Any]) -> None:
@@ -301,6 +307,17 @@ class _LateItem:
 
     def __init__(self, index: int) -> None:
         self.index = index
+
+
+def _refuse_sparse(name: str, grad: torch.Tensor) -> None:
+    if grad.layout != torch.strided:
+        refuse(
+            CaptureError(
+                f"the step leaves a sparse gradient in {name}",
+                why="how many values it holds changes from call to call",
+                fix="torch.nn.Embedding(..., sparse=False)",
+            )
+        )
 
 
 def _output(outputs: list[Any], tensor: torch.Tensor) -> int:

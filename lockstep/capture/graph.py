@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from lockstep._compat import pytree
+from lockstep.capture.trees import tree_text
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class StepGraph:
         return {
             "inputs": [asdict(spec) for spec in self.inputs],
             "returns": [asdict(leaf) for leaf in self.returns],
-            "out_spec": pytree.treespec_dumps(self.out_spec),
+            "out_spec": tree_text(self.out_spec),
             "effects": [asdict(effect) for effect in self.effects],
         }
 

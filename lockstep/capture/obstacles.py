@@ -28,6 +28,13 @@ def explain(error: BaseException) -> LockstepError | None:
         return value_read(frame, lineno)
     if is_outside_tensor(error):
         return real_tensor(frame, lineno)
+    if "backward() through example input" in str(error):
+        return CaptureError(
+            "the step's backward leaves through an argument that was computed before",
+            where=_where(frame, lineno),
+            why="what computed it is not part of the program, and would get no gradient",
+            fix=["compute it inside the step", "pass it as x.detach()"],
+        )
     if "dynamo-optimized function" in str(error):
         return CaptureError(
             "the step calls something that torch.compile made",
@@ -36,6 +43,19 @@ def explain(error: BaseException) -> LockstepError | None:
             fix="pass the plain module: leave torch.compile out, or take its ._orig_mod",
         )
     return None
+
+
+def say_captured(error: BaseException) -> None:
+    """Say with a user's error where it rose, since it may be about the stand-ins and not the step.
+
+    Args:
+        error: as caught around the trace; it gets a note.
+    """
+    line = line_of_error(error)
+    error.add_note(
+        f"lockstep: raised while the step was captured, on tensors without values"
+        f"{f', at {line}' if line else ''}; LOCKSTEP=off runs the same script eagerly"
+    )
 
 
 def line_of_error(error: BaseException) -> str | None:

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from lockstep import _compat
-from lockstep.capture.binding import Call, Root, describe
+from lockstep.capture.binding import Call, Root
+from lockstep.capture.plain import refuse_odd, refuse_odd_arguments
 from lockstep.errors import CaptureError
 
 
@@ -84,6 +85,7 @@ def collect(call: Call) -> State:
     """
     state = State()
     known: dict[int, Slot] = {}
+    refuse_odd_arguments(call)
     optimizers = {n: r for n, r in call.roots.items() if isinstance(r, torch.optim.Optimizer)}
     for name, root in call.roots.items():
         if isinstance(root, torch.nn.Module):
@@ -128,14 +130,7 @@ def _mappings(module: torch.nn.Module) -> Iterator[tuple[str, MutableMapping[str
 def _add(
     state: State, known: dict[int, Slot], kind: str, tensor: torch.Tensor, holder: Holder
 ) -> None:
-    if _compat.is_wrapper_subclass(tensor):
-        raise CaptureError(
-            f"{holder.name} is a {type(tensor).__name__}",
-            got=f"{type(tensor).__name__} of shape {list(tensor.shape)}",
-            want="plain local tensors",
-            why="its local tensor would be frozen into the program",
-            fix="write the step in the local view: local tensors and collectives on mesh axes",
-        )
+    refuse_odd(holder.name, tensor)
     if id(tensor) not in known:
         known[id(tensor)] = Slot(kind, tensor)
         state.slots.append(known[id(tensor)])
@@ -182,4 +177,4 @@ def tensor_holders(state: State, call: Call) -> Iterator[Holder]:
                 yield Holder(f"{name}.{key}", vars(obj), key)
 
 
-__all__ = ["Call", "Holder", "Root", "Scalar", "Slot", "State", "collect", "describe"]
+__all__ = ["Call", "Holder", "Root", "Scalar", "Slot", "State", "collect"]

@@ -16,6 +16,7 @@ import torch
 
 from lockstep.build.fingerprint import show
 from lockstep.capture.binding import WRITTEN, Call, Step, describe
+from lockstep.capture.plain import refuse_odd_arguments
 from lockstep.capture.reach import Reach, reach
 from lockstep.capture.state import State, collect
 from lockstep.run.held import Held
@@ -50,9 +51,14 @@ class Bound:
 
     def key(self, call: Call) -> tuple[Any, ...]:
         """The variant's key for this call; hashable."""
+        try:
+            leaves = self._leaves(call)
+        except (RuntimeError, NotImplementedError):  # some odd tensors have no strides
+            refuse_odd_arguments(call)
+            raise
         return (
             call.spec,
-            self._leaves(call),
+            leaves,
             self.signature,
             tuple([(p.requires_grad, p.grad is None, p.shape, p.dtype) for p in self.parameters]),
             tuple([module.training for module in self._modules]),
@@ -134,6 +140,7 @@ def contract(call: Call, bound: Bound) -> dict[str, Any]:
     Returns:
         Field -> JSON value; "tokens": "i64[4, 64]", "model.norm.weight": "f32[64] needs grad".
     """
+    refuse_odd_arguments(call)
     fields: dict[str, Any] = {}
     for name, leaf in zip(call.names, call.leaves, strict=True):
         fields[name] = _leaf_words(leaf)

@@ -13,6 +13,7 @@ from lockstep.build.artifact import Artifact
 from lockstep.capture.binding import Call, describe
 from lockstep.capture.graph import input_spec
 from lockstep.capture.state import Slot
+from lockstep.capture.trees import tree_of
 from lockstep.errors import ContractError
 from lockstep.run.guarded import guarded
 from lockstep.run.key import Bound
@@ -37,7 +38,7 @@ class Variant:
             ("guarded" if r["grad"] else r["kind"], r["index"], r["value"])
             for r in contract["returns"]
         ]
-        self._out_spec = pytree.treespec_loads(contract["out_spec"])
+        self._out_spec = tree_of(contract["out_spec"])
         self._effects = contract["effects"]
 
     def run(self, call: Call, bound: Bound) -> Any:

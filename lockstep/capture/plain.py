@@ -1,0 +1,53 @@
+"""Only plain tensors are captured: strided, with values, of a type that a graph can hold."""
+
+from __future__ import annotations
+
+import torch
+
+from lockstep import _compat
+from lockstep.capture.binding import Call, describe
+from lockstep.errors import CaptureError
+
+_DENSE = "pass its parts as plain tensors, and put it together inside the step"
+
+
+def refuse_odd(name: str, tensor: torch.Tensor) -> None:
+    """Refuse a tensor of the step's inputs that has no stand-in.
+
+    Args:
+        name: what the user calls it, such as "model.weight" or "batch['x']".
+        tensor: the real one; it is not read.
+
+    Raises:
+        CaptureError: it is sparse, nested, quantized, without values, or wraps other tensors.
+    """
+    if _compat.is_wrapper_subclass(tensor):
+        raise _odd(
+            f"{name} is a {type(tensor).__name__}",
+            f"{type(tensor).__name__} of shape {list(tensor.shape)}",
+            "its local tensor would be frozen into the program",
+            "write the step in the local view: local tensors and collectives on mesh axes",
+        )
+    if tensor.layout != torch.strided:
+        layout = str(tensor.layout).removeprefix("torch.")
+        shape = f"{layout} of shape {list(tensor.shape)}"
+        dense = ["x.to_dense()", _DENSE]
+        raise _odd(f"{name} is a sparse tensor", shape, "how many values it holds changes", dense)
+    if tensor.is_nested:
+        raise _odd(f"{name} is a nested tensor", "nested", "its rows' lengths change", _DENSE)
+    if tensor.is_quantized:
+        raise _odd(f"{name} is a quantized tensor", str(tensor.dtype), None, "x.dequantize()")
+    if tensor.device.type == "meta":
+        fix = 'model.to_empty(device=...), then initialise it; or make it on "cpu"'
+        raise _odd(f"{name} is on the meta device", describe(tensor), "it has no values", fix)
+
+
+def refuse_odd_arguments(call: Call) -> None:
+    """Refuse such a tensor among a call's arguments; see `refuse_odd`."""
+    for name, leaf in zip(call.names, call.leaves, strict=True):
+        if isinstance(leaf, torch.Tensor):
+            refuse_odd(name, leaf)
+
+
+def _odd(what: str, got: str, why: str | None, fix: str | list[str]) -> CaptureError:
+    return CaptureError(what, got=got, want="plain local tensors", why=why, fix=fix)
