@@ -90,8 +90,10 @@ def fake_of(mode: Any, tensor: Any) -> Any:
     from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 
     static = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.STATIC] * tensor.dim())
+    if tensor.is_leaf:
+        return mode.from_tensor(tensor, symbolic_context=static)
     with warnings.catch_warnings():
-        # torch looks for a gradient, and warns of itself, where a tensor is not a leaf.
+        # torch looks for its gradient, and warns of that itself.
         warnings.filterwarnings("ignore", "The .grad attribute of a Tensor")
         return mode.from_tensor(tensor, symbolic_context=static)
 
