@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,13 @@ class Journal:
         if self._fd is None:
             return
         line = {"time": round(time.time(), 3), "event": name, **self._static, **fields}
-        os.write(self._fd, (json.dumps(line, default=str) + "\n").encode())
+        try:
+            os.write(self._fd, (json.dumps(line, default=str) + "\n").encode())
+        except OSError as error:  # a full disk costs the journal, and never the run
+            self.close()
+            rank = self._static["rank"]
+            text = f"[lockstep rank {rank}] warning: the journal ends here: {error} ({self.path})"
+            print(text, file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Close the descriptor; later events are dropped."""

@@ -163,3 +163,19 @@ def test_a_store_that_can_never_be_written_is_an_error(monkeypatch, tmp_path):
         store.write("a.lockstep", b"x")
     assert "Read-only file system" in str(caught.value)
     assert "set LOCKSTEP_STORE to another one" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["pinned", "below a file"])
+def test_a_store_that_takes_nothing_is_told_before_the_build(tmp_path, kind):
+    file = tmp_path / "one.lockstep"
+    file.write_bytes(b"pinned")
+    store = ArtifactStore(file if kind == "pinned" else file / "store")
+    told = "a pinned artifact is never written" if kind == "pinned" else "the store cannot keep"
+    with pytest.raises(StoreError, match=told):
+        store.prepare("step.lockstep")
+
+
+def test_a_store_is_prepared_where_it_can_be_written(tmp_path):
+    store = ArtifactStore(tmp_path / "new" / "store")
+    store.prepare("step.lockstep")
+    assert store.path.is_dir() and list(store.path.iterdir()) == []

@@ -6,6 +6,8 @@ import json
 import multiprocessing
 from pathlib import Path
 
+import pytest
+
 from lockstep.journal import Journal, read_journals
 
 
@@ -40,3 +42,12 @@ def test_no_path_keeps_nothing_and_a_closed_journal_drops() -> None:
     journal = Journal(None, 0)
     journal.event("lost")
     journal.close()
+
+
+def test_a_full_disk_ends_the_journal_and_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    journal = Journal("/dev/full", 3)
+    journal.event("lost")
+    journal.event("lost too")
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told.startswith("[lockstep rank 3] warning: the journal ends here: ")
+    assert "No space left on device" in told and told.endswith("(/dev/full)")

@@ -101,6 +101,7 @@ def obtain_alone(wanted: Wanted) -> Obtained:
     clock.lap("read")
     role, by, kept = "loaded", None, True
     if data is None:
+        wanted.store.prepare(wanted.name)
         data, role, by = wanted.build(lambda stage: None), "built", 0
         clock.lap("build")
         kept = wanted.store.write(wanted.name, data, required=wanted.required)
@@ -260,6 +261,7 @@ class Obtaining:
 
         self._state.building = True
         try:
+            self._wanted.store.prepare(self._wanted.name)
             with self._state.needing(""):
                 return self._wanted.build(stage)
         except Exception as error:

@@ -109,13 +109,7 @@ class ArtifactStore:
             StoreError: the store is pinned, unsafe, or can never be written; or it takes nothing
                 now (a full disk) and `required` is set.
         """
-        path = self.path_of(name)
-        if self.pinned:
-            raise StoreError(
-                "a pinned artifact is never written",
-                where=str(path),
-                fix="set LOCKSTEP_STORE to a directory, or write the file with `lockstep build -o`",
-            )
+        path = self._writable(name)
         try:
             self._make_directory()
             _write_whole(path, data)
@@ -123,15 +117,43 @@ class ArtifactStore:
         except OSError as error:
             reason = f"{error.strerror or error} ({self.path})"
             if required or error.errno in _NEVER:
-                raise StoreError(
-                    f"the store cannot keep {name}",
-                    where=str(self.path),
-                    got=str(error),
-                    fix="free or mount that directory, or set LOCKSTEP_STORE to another one",
-                ) from error
+                raise self._never(name, error) from error
             text = f"warning: could not keep {name}: {reason}; this job goes on from memory"
             say(self._rank, f"{text}, the next start builds again")
             return False
+
+    def prepare(self, name: str) -> None:
+        """Find out, before a long build, that a store can never take what is built.
+
+        Raises:
+            StoreError: the store is pinned or unsafe, or this process may not write it.
+        """
+        self._writable(name)
+        try:
+            self._make_directory()
+            if not os.access(self.path, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self.path))
+        except OSError as error:
+            if error.errno in _NEVER:
+                raise self._never(name, error) from error
+
+    def _writable(self, name: str) -> Path:
+        path = self.path_of(name)
+        if self.pinned:
+            raise StoreError(
+                "a pinned artifact is never written",
+                where=str(path),
+                fix="set LOCKSTEP_STORE to a directory, or write the file with `lockstep build -o`",
+            )
+        return path
+
+    def _never(self, name: str, error: OSError) -> StoreError:
+        return StoreError(
+            f"the store cannot keep {name}",
+            where=str(self.path),
+            got=str(error),
+            fix="free or mount that directory, or set LOCKSTEP_STORE to another one",
+        )
 
     def _make_directory(self) -> None:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import time
 from dataclasses import dataclass
@@ -89,7 +90,7 @@ def open_journal(store: dist.Store | None) -> tuple[Journal, Path]:
     rank, device = dist.get_rank(), default_device_type()
     folder = _folder(store, _run_name(), rank)
     journal = Journal(
-        folder / f"rank-{rank:05d}.jsonl",
+        _journal_path(folder, rank),
         rank,
         world=dist.get_world_size(),
         torch=str(torch.__version__),
@@ -100,6 +101,20 @@ def open_journal(store: dist.Store | None) -> tuple[Journal, Path]:
         mode=mode(),
     )
     return journal, folder
+
+
+def _journal_path(folder: Path, rank: int) -> Path | None:
+    """Where this rank's journal is; None, and told, where nothing can be written there."""
+    path = folder / f"rank-{rank:05d}.jsonl"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        return path
+    except OSError as error:
+        from lockstep.fleet.say import say
+
+        say(rank, f"warning: no journal of this run: {error}; LOCKSTEP_RUNS names another folder")
+        return None
 
 
 def _run_name() -> str:
@@ -126,9 +141,10 @@ def _folder(store: dist.Store | None, run: str, rank: int) -> Path:
         store.wait([key], timedelta(seconds=WAIT_S))
         name = store.get(key).decode()
     if rank == 0:
-        (root / name).mkdir(parents=True, exist_ok=True)
-        link = root / f".latest-{os.getpid()}"
-        link.unlink(missing_ok=True)
-        link.symlink_to(name)
-        link.replace(root / "latest")
+        with contextlib.suppress(OSError):  # told by the journal that can't be made below it
+            (root / name).mkdir(parents=True, exist_ok=True)
+            link = root / f".latest-{os.getpid()}"
+            link.unlink(missing_ok=True)
+            link.symlink_to(name)
+            link.replace(root / "latest")
     return root / name
