@@ -7,7 +7,7 @@ the optimizer and Python's state are as they were.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +29,7 @@ from lockstep.capture.pystate import PythonState
 from lockstep.capture.rank import refusing_rank_reads
 from lockstep.capture.readings import refusing_readings
 from lockstep.capture.refusal import refuse
-from lockstep.capture.standin import make_fakes, standing_in
+from lockstep.capture.standin import stand_ins, standing_in
 from lockstep.capture.state import Slot, State, collect, tensor_holders
 from lockstep.errors import CaptureError
 from lockstep.spmd.claims import in_phase
@@ -67,10 +67,10 @@ def capture_call(
         checking: takes notes for a check. The rank may then be read, and dead code stays, but where
             it `ships`: the graph is then the one that would be captured without it.
     """
-    return _Capture(step, call, state, checking).run()
+    return Tracing(step, call, state, checking).run()
 
 
-class _Capture:
+class Tracing:
     """One capture: the inputs' stand-ins, the trace, and what the trace did to each place."""
 
     def __init__(self, step: Step, call: Call, state: State, checking: Checking | None) -> None:
@@ -86,7 +86,7 @@ class _Capture:
         self.out_spec: Any = None
 
     def run(self) -> StepGraph:
-        by_real = make_fakes(self.mode, self.state.slots)
+        by_real = stand_ins(self.stand_in, self.state.slots)
         for slot in self.state.slots:
             names = tuple(h.name for h in slot.holders[1:])
             self._add(
@@ -118,6 +118,37 @@ class _Capture:
             self._noting.graph = replace(graph, gm=traced)
         return graph
 
+    # -- how it is traced
+
+    def stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What takes an input's place in the trace."""
+        return _compat.fake_of(self.mode, tensor)
+
+    def made_here(self, value: Any) -> bool:
+        """Whether a value that a place holds after the trace came to be in it."""
+        return _compat.is_fake(value)
+
+    @contextlib.contextmanager
+    def reading_numbers(self) -> Iterator[None]:
+        """What is around the reads of the step's Python floats, and the step."""
+        yield
+
+    @contextlib.contextmanager
+    def refusing(self) -> Iterator[None]:
+        """Refuse, while the step runs, what its graph could not hold."""
+        with contextlib.ExitStack() as stack:
+            if not self._lenient:  # a check draws for real, and may be seeded
+                stack.enter_context(refusing_rank_reads())
+                stack.enter_context(Draws().watching())
+            stack.enter_context(refusing_readings())
+            stack.enter_context(going_on())
+            yield
+
+    def make_graph(self, flat_step: Callable[..., Any]) -> torch.fx.GraphModule:
+        """Trace a function of the stand-ins."""
+        with _compat.tracing(self.mode), _compat.one_rank_flag():
+            return _compat.make_fx(flat_step, self.fakes)
+
     # -- inputs
 
     def _add(self, spec: InputSpec, fake: torch.Tensor) -> int:
@@ -129,14 +160,14 @@ class _Capture:
     def _add_grad(self, slot: Slot, fake: torch.Tensor) -> None:
         grad = slot.tensor.grad
         if grad is not None:
-            fake.grad = _compat.fake_of(self.mode, grad)
+            fake.grad = self.stand_in(grad)
             self._add(input_spec(f"{slot.name}.grad", "grad", grad), fake.grad)
 
     def _argument(self, name: str, leaf: Any, by_real: dict[int, torch.Tensor]) -> Any:
         """A leaf's stand-in: the same tensor passed twice, or a parameter passed, is one input."""
         if isinstance(leaf, torch.Tensor):
             if id(leaf) not in by_real:
-                by_real[id(leaf)] = _compat.fake_of(self.mode, leaf)
+                by_real[id(leaf)] = self.stand_in(leaf)
                 by_real[id(leaf)].grad = None
                 self._add(input_spec(name, "arg", leaf), by_real[id(leaf)])
             return by_real[id(leaf)]
@@ -147,7 +178,7 @@ class _Capture:
     def _float(self, name: str, value: float) -> Any:
         """A Python float as a 0-dim input; the trace reads it as a number of unknown value."""
         real = torch.tensor(value, dtype=torch.float64)
-        fake = _compat.fake_of(self.mode, real)
+        fake = self.stand_in(real)
         return _LateItem(self._add(input_spec(name, "float", real), fake))
 
     # -- the trace
@@ -162,17 +193,16 @@ class _Capture:
             def items(value: Any) -> Any:
                 return fakes[value.index].item() if isinstance(value, _LateItem) else value
 
-            numbers = {name: items(value) for name, value in scalars.items()}
-            args, kwargs = self.call.arguments([items(leaf) for leaf in leaves])
-            with standing_in(self.state, by_real, numbers), contextlib.ExitStack() as stack:
-                for watch in (self._rank(), recorder.recording(), tracker.watching()):
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(self.reading_numbers())
+                numbers = {name: items(value) for name, value in scalars.items()}
+                args, kwargs = self.call.arguments([items(leaf) for leaf in leaves])
+                stack.enter_context(standing_in(self.state, by_real, numbers))
+                for watch in (recorder.recording(), tracker.watching()):
                     stack.enter_context(watch)
                 stack.enter_context(asking_meshes(alone=not self._lenient))
-                if not self._lenient:  # a check draws for real, and may be seeded
-                    stack.enter_context(Draws().watching())
-                stack.enter_context(refusing_readings())
+                stack.enter_context(self.refusing())
                 stack.enter_context(_autocast_as_eager())
-                stack.enter_context(going_on())
                 if self.checking is not None:
                     stack.enter_context(self.checking.watching(self.fakes))
                 stack.enter_context(in_phase("build"))
@@ -180,15 +210,15 @@ class _Capture:
                 recorder.refuse_unfinished()
                 if self.checking is not None:
                     self.checking.finish()
-                self._refuse_lost(memory)
+                self.refuse_lost(memory)
                 outputs = self._returned(result)
                 self._grad_effects(by_real, outputs)
                 self._holder_effects(by_real, outputs)
             return outputs
 
         try:
-            with _quiet_random(), _compat.tracing(self.mode), _compat.one_rank_flag():
-                gm = _compat.make_fx(flat_step, self.fakes)
+            with _quiet_random():
+                gm = self.make_graph(flat_step)
         except Exception as error:
             python.abandon()
             explained = explain(error)
@@ -198,15 +228,16 @@ class _Capture:
                 say_captured(error)
                 raise
             raise explained from error
-        python.refuse_changes()
+        self.refuse_changes(python)
         return self._items_to_tensors(gm)
-
-    def _rank(self) -> Any:
-        return contextlib.nullcontext() if self._lenient else refusing_rank_reads()
 
     # -- what came out
 
-    def _refuse_lost(self, memory: list[int]) -> None:
+    def refuse_changes(self, python: PythonState) -> None:
+        """Undo, and refuse, what the step did to Python's state."""
+        python.refuse_changes()
+
+    def refuse_lost(self, memory: list[int]) -> None:
         """Refuse what happens to an input, and that no program does to the caller's tensor.
 
         Args:
@@ -248,14 +279,18 @@ class _Capture:
             elif leaf is None or isinstance(leaf, (bool, int, float, str)):
                 self.returns.append(Leaf("value", value=leaf))
             else:
-                refuse(
-                    CaptureError(
-                        f"the step returns a {type(leaf).__name__}",
-                        want="tensors, numbers, strings, None, and containers of these",
-                        fix="return what is needed of it as tensors",
-                    )
-                )
+                self.refuse_return(leaf)
         return outputs
+
+    def refuse_return(self, leaf: Any) -> None:
+        """Refuse what no program can return."""
+        refuse(
+            CaptureError(
+                f"the step returns a {type(leaf).__name__}",
+                want="tensors, numbers, strings, None, and containers of these",
+                fix="return what is needed of it as tensors",
+            )
+        )
 
     def _grad_effects(self, by_real: dict[int, torch.Tensor], outputs: list[Any]) -> None:
         for slot in self.state.parameters:
@@ -279,7 +314,7 @@ class _Capture:
             slot = known.get((id(holder.mapping), holder.key))
             if slot is not None and now is by_real[id(slot.tensor)]:
                 continue
-            if slot is None and not _compat.is_fake(now):
+            if slot is None and not self.made_here(now):
                 continue
             if id(now) in self.index_of:
                 effect = Effect("hold", holder.name, input=self.index_of[id(now)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -13,11 +13,13 @@ from lockstep.capture.optimizers import swapped_optimizer
 from lockstep.capture.state import Slot, State
 
 
-def make_fakes(mode: Any, slots: list[Slot]) -> dict[int, torch.Tensor]:
+def stand_ins(
+    stand_in: Callable[[torch.Tensor], torch.Tensor], slots: list[Slot]
+) -> dict[int, torch.Tensor]:
     """A stand-in for each slot's tensor, by the real one's id, with its attributes and hooks."""
     fakes: dict[int, torch.Tensor] = {}
     for slot in slots:
-        fake = _compat.fake_of(mode, slot.tensor)
+        fake = stand_in(slot.tensor)
         fake.grad = None
         if slot.kind == "param":
             _dress(fake, slot.tensor)
