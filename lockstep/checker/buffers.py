@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from typing import TYPE_CHECKING, Any
 
 from torch.fx import Node
@@ -23,12 +24,15 @@ class Buffers:
     def __init__(self, flow: Flow) -> None:
         self.flow = flow
         self._parents: dict[Node, Node] = {}
+        self._views: dict[Node, list[Node]] = {}  # of a node, in the order of the program
 
     def note_view(self, node: Node) -> None:
         """Remember a node that shares the memory of its first argument."""
         piece = op_name(node.target) == "getitem" and node.args[0] in self._parents
         if view_of(node.target) or piece:
-            self._parents[node] = node.args[0]  # type: ignore[assignment]
+            base: Any = node.args[0]
+            self._parents[node] = base
+            self._views.setdefault(base, []).append(node)
 
     def write(self, node: Node, target: Node, made: Any) -> None:
         """Type what a node wrote: the view, the buffer under it, and the buffer's other views."""
@@ -94,12 +98,13 @@ class Buffers:
     def _refresh(self, root: Node, chain: list[Node], writer: Node) -> None:
         """Type anew what views the buffer beside the view that was written."""
         stop = self.flow.position[0][writer]
-        below = {root}
-        for view, base in list(self._parents.items()):
-            place = self.flow.position[0][view]
-            if base not in below or place > stop:
-                continue
-            below.add(view)
+        below = [(self.flow.position[0][view], view) for view in self._views.get(root, ())]
+        while below:
+            place, view = heapq.heappop(below)
+            if place > stop:
+                break
+            for more in self._views.get(view, ()):
+                heapq.heappush(below, (self.flow.position[0][more], more))
             if view not in chain:
                 peers = [nodes[place] for nodes in self.flow.graphs.nodes]
                 kept, self.flow.faults = self.flow.faults, []

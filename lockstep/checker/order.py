@@ -6,8 +6,10 @@ that do not belong together. So each call has a fingerprint of what its operand 
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from torch.fx import Node
 
@@ -22,14 +24,19 @@ from lockstep.checker.world import RankTrace, World
 
 @dataclass(frozen=True)
 class Called:
-    """One collective of one rank: what it is, and what its operand is computed from."""
+    """One collective of one rank: what it is, and what its operand is computed from.
+
+    Args:
+        flow: a digest of the operators and inputs behind the operand.
+        behind: gives those inputs in words; it walks the graph, so only for what is told.
+    """
 
     op: str
     axis: str
     operand: str
     flow: str
     line: str
-    behind: str
+    behind: Callable[[], str] = field(compare=False)
 
     def matches(self, other: Called | None) -> bool:
         """Whether the two can meet: the same operation on the same shape and dtype."""
@@ -37,7 +44,7 @@ class Called:
 
     def __str__(self) -> str:
         where = self.line or "an unknown line"
-        return f"{self.op} of {self.operand}, computed from {self.behind}, at {where}"
+        return f"{self.op} of {self.operand}, computed from {self.behind()}, at {where}"
 
 
 def judge(world: World) -> list[Finding]:
@@ -78,7 +85,7 @@ def collectives(trace: RankTrace) -> list[Called]:
                 _operand(node),
                 flows[node],
                 line,
-                _inputs_behind(node, names_of),
+                functools.partial(_inputs_behind, node, names_of),
             )
         )
     return found
