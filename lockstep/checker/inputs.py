@@ -11,8 +11,7 @@ from lockstep.capture.binding import Call
 from lockstep.capture.graph import StepGraph
 from lockstep.capture.state import State
 from lockstep.spmd.claims import Recording
-from lockstep.spmd.signature import types_of
-from lockstep.spmd.types import I, R, S, Type, V
+from lockstep.spmd.types import Type
 
 
 def promoted(dtype: torch.dtype) -> torch.dtype:
@@ -67,27 +66,3 @@ def said_of(
         if name is not None:
             claims.setdefault(name, {}).update(claim.types)
     return claims
-
-
-def marks_of(state: State, mesh: Any) -> dict[str, dict[str, Type]]:
-    """What parameters' attributes say: Megatron's, on the axis "tp", and `type_parameters`'."""
-    wide = mesh.mesh_dim_names or ()
-    found: dict[str, dict[str, Type]] = {}
-    for slot in state.parameters:
-        types = _megatron(slot.tensor) if "tp" in wide else {}
-        types |= {axis: kind for axis, kind in types_of(slot.tensor).items() if axis in wide}
-        if types:
-            found[slot.name] = types
-    return found
-
-
-def _megatron(tensor: torch.Tensor) -> dict[str, Type]:
-    """Read Megatron's marks: a parameter that carries one is a shard, or a copy on each rank."""
-    if getattr(tensor, "tensor_model_parallel", False):
-        dim = int(getattr(tensor, "partition_dim", -1))
-        whole_piece = getattr(tensor, "partition_stride", 1) == 1  # else every n-th of many pieces
-        return {"tp": S(dim) if dim >= 0 and whole_piece else V}
-    if getattr(tensor, "sequence_parallel", False):
-        return {"tp": R}  # it is read with other tokens on each rank: its gradients are to be added
-    marked = hasattr(tensor, "tensor_model_parallel") or hasattr(tensor, "sequence_parallel")
-    return {"tp": I} if marked else {}

@@ -138,7 +138,7 @@ def told(flow: Flow, ties: Ties, gradients: list[Gradient]) -> list[Fault]:
     taken = [f for f in judge_gradients(flow, gradients) if f.operand not in before]
     if losses or backward:
         taken = []
-    return [*forward, *losses, *backward[:2], *after, *_grouped(taken)]
+    return [*forward, *losses, *backward[:2], *after, *grouped(taken)]
 
 
 def _in_order(flow: Flow, faults: list[Fault]) -> list[Fault]:
@@ -162,7 +162,7 @@ def _ancestors(nodes: list[Node]) -> set[Node]:
     return seen
 
 
-def _grouped(faults: list[Fault]) -> list[Fault]:
+def grouped(faults: list[Fault]) -> list[Fault]:
     """One finding for all gradients that lack the same thing, with the number of the others."""
     groups: dict[tuple[str, str, str], list[Fault]] = {}
     for fault in faults:

@@ -19,9 +19,10 @@ from lockstep.capture.capture import capture_call
 from lockstep.capture.checking import Checking, Notes
 from lockstep.capture.graph import StepGraph
 from lockstep.capture.hooks import swapped
+from lockstep.capture.marks import marks_of
 from lockstep.capture.origin import META, Origin
 from lockstep.capture.state import State, collect
-from lockstep.checker.inputs import input_values, marks_of, said_of
+from lockstep.checker.inputs import input_values, said_of
 from lockstep.spmd import mesh as axes
 from lockstep.spmd.claims import Recording, recording_claims
 from lockstep.spmd.types import Type
@@ -228,13 +229,34 @@ def trace_call(
     state = collect(call)
     checking = Checking()
     graph = capture_call(step, call, state, checking)
-    _charge_to_callers(checking.notes)
     values = input_values(graph, call, state)
-    trace = RankTrace(rank, coordinate, graph, values, checking.notes)
+    trace = trace_of(graph, checking.notes, values, state, mesh, rank, coordinate)
+    for name, types in said_of(said, graph, call, state).items():
+        trace.claims[name] = {**types, **trace.claims.get(name, {})}
+    return trace
+
+
+def trace_of(
+    graph: StepGraph,
+    notes: Notes,
+    values: list[torch.Tensor],
+    state: State,
+    mesh: Any,
+    rank: int,
+    coordinate: dict[str, int],
+) -> RankTrace:
+    """Bring together a graph that was captured with notes, and what is known of its inputs.
+
+    Args:
+        values: of the inputs, in order; fakes where they are not known.
+        state: what the call reached; its parameters' marks are read.
+        mesh, rank, coordinate: as for `trace_call`.
+    """
+    _charge_to_callers(notes)
+    trace = RankTrace(rank, coordinate, graph, values, notes)
     trace.phases = _phases(graph)
-    trace.claims = said_of(said, graph, call, state)
     trace.marks = marks_of(state, mesh)
-    _fill(trace, call, state)
+    _fill(trace, state)
     return trace
 
 
@@ -255,7 +277,7 @@ def arguments_of(made: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (made if isinstance(made, tuple) else (made,)), {}
 
 
-def _fill(trace: RankTrace, call: Call, state: State) -> None:
+def _fill(trace: RankTrace, state: State) -> None:
     """Bring the capture's notes, which hold nodes, to names."""
     alive = set(trace.nodes)
     for claim in trace.notes.claims:
