@@ -50,7 +50,10 @@ def _judge_one(gold: Gold, name: str, judgement: Judged) -> Finding | None:
         said = gold.placement.types.get(name, {}).get(judgement.partial_on)
         meant = said is not None and said.kind == "R"  # reducing its gradient is the step's job
         data = gold.meaning.ways[judgement.partial_on] != "same"
-        return unreduced(gold, name, judgement.partial_on) if meant or data else None
+        if not (meant or data):
+            return None
+        last = [line for line in map(gold.sim.line, _way(gold, name)) if line][-1:]
+        return replace(unreduced(gold, name, judgement.partial_on), related=tuple(last))
     return _wrong_step(gold, name, judgement)
 
 
@@ -78,11 +81,12 @@ def _kinds(gold: Gold, name: str, held: list[torch.Tensor]) -> dict[str, str] | 
 def _way(gold: Gold, name: str) -> list[int]:
     """The rows from the raw gradient to the final one, in order."""
     node = gold.world.ranks[0].grads[name]
-    todo, done = [gold.sim.index[node]] if node is not None else [], set()
+    final = gold.sim.index[node] if node is not None else None
+    todo, done = [final] if final is not None else [], set()
     while todo:
         row = todo.pop()
-        if row in done or gold.sim.phase[row] != "after":
-            continue
+        if row in done or (row != final and gold.sim.phase[row] != "after"):
+            continue  # the final one may be the raw one, written to in place
         done.add(row)
         todo += gold.sim.sources(row)
     return sorted(done)
@@ -98,6 +102,10 @@ def _own_scale(gold: Gold, name: str, judgement: Judged) -> Finding:
     line = gold.sim.line(row) if row is not None else ""
     axes = _axes(gold, row) if row is not None else []
     axis = axes[0] if axes else None
+    fix = None
+    if axis is not None:
+        fix = f"add up what each rank holds of it over {axis} before this line: "
+        fix += f'all_reduce(..., "{axis}", src=P, dst=I)'
     return Finding(
         "LS552",
         "the gradients are scaled by a number that differs between ranks",
@@ -107,8 +115,7 @@ def _own_scale(gold: Gold, name: str, judgement: Judged) -> Finding:
         got="V",
         want="I",
         why=f"{judgement.wrong}; replicas drift apart",
-        fix=f"add up what each rank holds of it over {axis or 'the axis'} before this line: "
-        f'all_reduce(..., "{axis}", src=P, dst=I)',
+        fix=fix,
         witness="after",
     )
 

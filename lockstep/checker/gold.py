@@ -256,21 +256,29 @@ class Gold:
             if any(factor is None for factor in found):
                 if is_zero(true) and is_zero(held):
                     return Judged(exercised=False)
-                return Judged("no multiple of the true one", clipped=True)
+                partial = self._partial_on(held, true, tied)  # it went through a bucket of several
+                return Judged("no multiple of the true one", partial, clipped=partial is None)
             factors[name] = [factor for factor in found if factor is not None]
             return Judged(clipped=True)
         wrong = [r for r, h in enumerate(held) if not same(h, true[r])]
         if not wrong:
             return Judged(exercised=not is_zero(true))
-        partial_on = None
+        partial = self._partial_on(held, true, tied)
+        return Judged(relation(held[wrong[0]], true[wrong[0]]), partial)
+
+    def _partial_on(
+        self, held: list[torch.Tensor], true: list[torch.Tensor], tied: list[str]
+    ) -> str | None:
+        """The axis whose ranks' gradients add up to the true ones, or have them as their mean."""
+        found = None
         for axis in tied:
             if axis in self.pending or same_along(self.world, held, axis):
                 continue
             summed = group_sum(self.world, held, [axis])
             ways = [1.0, 1.0 / self.world.mesh[axis]]
             if any(all(same(s * w, t) for s, t in zip(summed, true, strict=True)) for w in ways):
-                partial_on = axis
-        return Judged(relation(held[wrong[0]], true[wrong[0]]), partial_on)
+                found = axis
+        return found
 
     def _from_others(self, name: str) -> bool:
         """Whether a final gradient is computed from other parameters' too, as by clipping.

@@ -32,6 +32,8 @@ class Writer:
         line = self.place(fault)
         repairs = Repairs(self.flow, self.names, self.type_of, self.line, self.born).of(fault)
         related = [line_of(n) for n in (fault.node, fault.operand, fault.other) if n is not None]
+        if fault.operand is fault.node:  # a value that is wrong by itself: where it became so
+            related.append(self.line(self.born(fault.node)))
         lines = [at for at in dict.fromkeys(related) if at and at != line]
         return Finding(
             code=fault.code,
@@ -71,10 +73,13 @@ class Writer:
     def _provenance(self, fault: Fault) -> list[str]:
         said = []
         for operand in (fault.operand, fault.other):
-            if operand is None or operand is fault.node:
+            if operand is None:
                 continue
             born = self.born(operand)
-            name = segment_for(operand, self.line(fault.node), self.names, fault.node)
+            if operand is fault.node:
+                name = "it" if self.line(born) != self.line(operand) else ""
+            else:
+                name = segment_for(operand, self.line(fault.node), self.names, fault.node) or ""
             where = f"input {self.names[born]}" if born in self.names else self.line(born)
             if name and where:
                 said.append(f"{name} is {self.type_of(operand)} since {where}")
