@@ -5,6 +5,7 @@ The types decide here, and what they do not know is never a fault.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from lockstep import _compat
@@ -40,6 +41,7 @@ def judge_by_types(
     report.findings = wrong_order or list(typing.findings)
     report.undecided = _undeclared(world)
     report.unknown_ops, report.nodes = typing.unknown, typing.nodes
+    report.untyped = Counter(typing.untyped.values())
     report.established = _established(world, typing, bool(wrong_order), pending or {})
     return report
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, Literal
@@ -154,6 +155,7 @@ def conclude(world: World, seen: Witnesses, report: Report, pending: dict[str, s
     report.established += established(world, seen, pending)
     report.undecided += seen.undecided
     report.unknown_ops, report.nodes = seen.typing.unknown, seen.typing.nodes
+    report.untyped = Counter(seen.typing.untyped.values())
     return report
 
 

@@ -81,6 +81,7 @@ class Report:
         established: what holds, and under what: size, point, control path, declarations.
         undecided: what must be known and is not, each with the line that would declare it.
         unknown_ops: operators that the types have no rule for, with how often they occur.
+        untyped: nodes of whose type nothing is known, by operator; of those without a rule too.
         nodes: how many values the types were asked about.
         seconds: time spent, by part of the check.
         tried: fixes that were tried out.
@@ -90,6 +91,7 @@ class Report:
     established: list[str] = field(default_factory=list)
     undecided: list[str] = field(default_factory=list)
     unknown_ops: Counter[str] = field(default_factory=Counter)
+    untyped: Counter[str] = field(default_factory=Counter)
     nodes: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     tried: int = 0
@@ -154,6 +156,7 @@ class Report:
             "established": self.established,
             "undecided": self.undecided,
             "unknown_ops": dict(self.unknown_ops),
+            "untyped": dict(self.untyped),
             "nodes": self.nodes,
             "seconds": self.seconds,
             "tried": self.tried,

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from lockstep.checker.compare import group_sum, relation, same, same_along
 from lockstep.checker.finding import Finding
 from lockstep.checker.gold import Gold, Judged, Kinds
@@ -72,13 +74,14 @@ class Locator:
 
     def _from_gradient(self, row: int, labels: Labels, state: _State) -> Finding:
         before = self._badness(state)
-        for axis in self.world.wide:
-            sites = self._sites(row, axis, labels, state)
-            best = self._best(sites, axis, state)
-            if best is not None and best[0] < before:
-                site = best[1]
-                self._repair(site, axis, state)
-                return missing_conversion(self.gold, site, self._forward_of(site, labels), axis)
+        for through in (False, True):
+            for axis in self.world.wide:
+                sites = self._sites(row, axis, labels, state, through)
+                best = self._best(sites, axis, state)
+                if best is not None and best[0] < before:
+                    site = best[1]
+                    self._repair(site, axis, state)
+                    return missing_conversion(self.gold, site, self._forward_of(site, labels), axis)
         return self._own_backward(row, labels, state)
 
     def _own_backward(self, row: int, labels: Labels, state: _State) -> Finding:
@@ -123,10 +126,16 @@ class Locator:
 
     # -- places for a missing collective
 
-    def _sites(self, row: int, axis: str, labels: Labels, state: _State) -> list[int]:
+    def _sites(
+        self, row: int, axis: str, labels: Labels, state: _State, through: bool = False
+    ) -> list[int]:
         """Rows behind a gradient that are partial along an axis, in backward order.
 
         Also what is added up to it, without a true gradient of its own: parts that differ.
+
+        Args:
+            through: also what lies behind any operator, as where a norm's backward takes one
+                partial gradient apart and adds both parts to a whole one.
         """
         found, todo, done = [], [row], set()
         while todo:
@@ -144,7 +153,7 @@ class Locator:
                     ):
                         found.append(source)
                         todo.append(source)
-                elif op_name(self.sim.rows[source][0]) in _PASSES:
+                elif through or op_name(self.sim.rows[source][0]) in _PASSES:
                     todo.append(source)
                     if self._differs(source, axis, state):
                         found.append(source)
@@ -153,7 +162,9 @@ class Locator:
         return sorted(found)
 
     def _differs(self, row: int, axis: str, state: _State) -> bool:
-        return not same_along(self.world, state.seen[row], axis)
+        held = state.seen[row]
+        tensors = all(isinstance(value, torch.Tensor) for value in held)
+        return tensors and not same_along(self.world, held, axis)
 
     def _same_shape(self, row: int, other: int, state: _State) -> bool:
         a, b = state.seen[row][0], state.seen[other][0]

@@ -97,7 +97,8 @@ def _kind(sim: Simulation, like: int | None, axis: str, seen: Values, types: Typ
         return None
     known = types.get(sim.rows[like][0].name, {}).get(axis)
     if known is not None:
-        return "same" if known.kind in ("R", "I") else "varies"
+        # One mask scales every term of a sum alike: on a partial the ranks must draw the same.
+        return "same" if known.kind in ("R", "I", "P") else "varies"
     values = seen[like]
     if all(v.numel() < 2 or bool((v == v.flatten()[0]).all()) for v in values):
         return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch.fx import Node
 
@@ -18,6 +19,7 @@ from lockstep.checker.flow import Flow
 from lockstep.checker.graphs import aligned, graphs_of
 from lockstep.checker.kinds import Kind
 from lockstep.checker.repairs import MANY, Repair
+from lockstep.checker.rules import op_name
 from lockstep.checker.rules.context import Fault
 from lockstep.checker.ties import Ties
 from lockstep.checker.wording import Writer
@@ -34,6 +36,7 @@ class Typing:
         findings: in the order of the program, axis by axis.
         repairs: as long as `findings`: candidate repairs of each, the cheapest first.
         unknown: operators without a rule, with the number of their nodes.
+        untyped: nodes of whose type nothing is known along some axis, by name, with operator.
         nodes: how many nodes were typed.
         apart: whether the ranks' graphs differ in structure, so that nothing could be typed.
     """
@@ -42,6 +45,7 @@ class Typing:
     findings: list[Finding] = field(default_factory=list)
     repairs: list[list[Repair]] = field(default_factory=list)
     unknown: Counter[str] = field(default_factory=Counter)
+    untyped: dict[str, str] = field(default_factory=dict)
     nodes: int = 0
     apart: bool = False
 
@@ -78,6 +82,8 @@ def _infer_axis(world: World, axis: str, typing: Typing, pending: bool) -> None:
         typing.unknown[name] = max(count, typing.unknown[name])
     for node in graphs.nodes[0]:
         kind = flow.kinds.get(node)
+        if node.op == "call_function" and _unknown(kind):
+            typing.untyped[node.name] = op_name(node.target)
         found = kind.type() if isinstance(kind, Kind) else None
         if found is not None:
             typing.types.setdefault(node.name, {})[axis] = ties.ties.get(node, found)
@@ -92,6 +98,11 @@ def _infer_axis(world: World, axis: str, typing: Typing, pending: bool) -> None:
             continue
         typing.findings.append(finding)
         typing.repairs.append(repairs)
+
+
+def _unknown(kind: Any) -> bool:
+    kinds = kind if isinstance(kind, list) else [kind]
+    return all(not isinstance(k, Kind) or k.tag == "?" for k in kinds)
 
 
 def _gradients(world: World, flow: Flow, names: dict[Node, str]) -> list[Gradient]:
