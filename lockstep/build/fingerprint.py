@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from lockstep import __version__, _compat
+from lockstep.build.flags import global_flags
 from lockstep.build.requires import basic_requires
 from lockstep.build.settings import build_settings
 from lockstep.capture.binding import CODE, WRITTEN, Call, Step
@@ -63,7 +64,7 @@ def fingerprint(
     fields |= _attributes(call, state, found)
     fields |= _flat("contract", contract)
     fields |= _versions(found)
-    fields |= _globals()
+    fields |= global_flags()
     fields |= _flat("build", build_settings(backend))
     fields["not covered"] = sorted(found.opaque)
     return fields
@@ -224,11 +225,3 @@ def _distributions_of(package: str) -> tuple[str, ...]:
 @functools.cache
 def _owners() -> Mapping[str, list[str]]:
     return metadata.packages_distributions()
-
-
-def _globals() -> Fields:
-    return {
-        "flag deterministic": torch.are_deterministic_algorithms_enabled(),
-        "flag matmul precision": torch.get_float32_matmul_precision(),
-        "flag default dtype": str(torch.get_default_dtype()),
-    }

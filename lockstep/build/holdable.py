@@ -51,6 +51,13 @@ def _check_kind(node: Any, torch: Any) -> None:
         raise LoweringError(
             f"the graph holds a {node.op} node", where=str(node), got=str(node.target)
         )
+    if str(node.target) == "aten.mkldnn_rnn_layer_backward.default":
+        raise LoweringError(
+            "the graph holds an LSTM of the CPU's library, mkldnn",
+            where=str(node),
+            why="it keeps what its backward needs only where autograd runs, which no program does",
+            fix="torch.backends.mkldnn.set_flags(False): torch's own kernels, to rounding equal",
+        )
 
 
 def _leaves(value: Any) -> Iterator[Any]:
