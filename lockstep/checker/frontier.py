@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from typing import Any
@@ -13,26 +14,32 @@ from lockstep.checker.simulate import Simulation, Values, op_name
 from lockstep.checker.world import World
 
 
-def explained(world: World, values: list[Any], whole: torch.Tensor) -> bool:
+def explained(world: World, values: list[Any], whole: torch.Tensor, counted: bool = False) -> bool:
     """Whether the ranks' values are made of a one-rank value's elements, or of parts of them.
 
     Elements may lie in any order; they may be sums or means that are pending along some axes.
+
+    Args:
+        counted: no rank may hold an element more often than the one-rank value.
     """
+    inside = functools.partial(_inside, counted=counted)
     sorted_ = whole.flatten().sort().values
     if not whole.is_floating_point():
         return True
     for count in range(len(world.wide) + 1):
         for axes in itertools.combinations(world.wide, count):
+            if axes and len({value.shape for value in values}) > 1:
+                continue  # uneven shards are no terms of a sum
             sums = group_sum(world, values, list(axes))
-            if all(_inside(value, sorted_) for value in sums):
+            if all(inside(value, sorted_) for value in sums):
                 return True
             share = math.prod(world.mesh[axis] for axis in axes)
-            if axes and all(_inside(value / share, sorted_) for value in sums):
+            if axes and all(inside(value / share, sorted_) for value in sums):
                 return True
     return False
 
 
-def _inside(value: torch.Tensor, sorted_: torch.Tensor) -> bool:
+def _inside(value: torch.Tensor, sorted_: torch.Tensor, counted: bool = False) -> bool:
     if not value.numel():
         return True
     if not sorted_.numel():
@@ -42,7 +49,18 @@ def _inside(value: torch.Tensor, sorted_: torch.Tensor) -> bool:
     at = torch.searchsorted(sorted_, flat)
     above = (sorted_[at.clamp(max=len(sorted_) - 1)] - flat).abs()
     below = (sorted_[(at - 1).clamp(min=0)] - flat).abs()
-    return bool(torch.minimum(above, below).max() <= tolerance)
+    if not torch.minimum(above, below).max() <= tolerance:
+        return False
+    if not counted:
+        return True
+    mine = _times(flat.sort().values, flat, tolerance)
+    return bool((mine <= _times(sorted_, flat, 2 * tolerance)).all())
+
+
+def _times(sorted_: torch.Tensor, values: torch.Tensor, tolerance: float) -> torch.Tensor:
+    """How often each value occurs."""
+    first = torch.searchsorted(sorted_, values - tolerance)
+    return torch.searchsorted(sorted_, values + tolerance, right=True) - first
 
 
 def frontier(
@@ -60,7 +78,7 @@ def frontier(
     for row, partner in pairs.items():
         value = whole[partner][0]
         if isinstance(value, torch.Tensor) and value.is_floating_point():
-            (good if explained(many.world, seen[row], value) else bad).add(row)
+            (good if explained(many.world, seen[row], value, counted=True) else bad).add(row)
     todo, done, first = list(wrong), set(), None
     while todo:
         row = todo.pop()

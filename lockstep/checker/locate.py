@@ -163,8 +163,9 @@ class Locator:
 
     def _differs(self, row: int, axis: str, state: _State) -> bool:
         held = state.seen[row]
-        tensors = all(isinstance(value, torch.Tensor) for value in held)
-        return tensors and not same_along(self.world, held, axis)
+        shapes = {value.shape if isinstance(value, torch.Tensor) else None for value in held}
+        terms = len(shapes) == 1 and None not in shapes
+        return terms and not same_along(self.world, held, axis)
 
     def _same_shape(self, row: int, other: int, state: _State) -> bool:
         a, b = state.seen[row][0], state.seen[other][0]

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch.fx import Node
 
@@ -28,6 +30,7 @@ class Called:
 
     Args:
         flow: a digest of the operators and inputs behind the operand.
+        splits: of an all-to-all, the rows to each rank and from each.
         behind: gives those inputs in words; it walks the graph, so only for what is told.
     """
 
@@ -37,10 +40,25 @@ class Called:
     flow: str
     line: str
     behind: Callable[[], str] = field(compare=False)
+    splits: tuple[tuple[Any, ...], tuple[Any, ...]] | None = None
 
     def matches(self, other: Called | None) -> bool:
-        """Whether the two can meet: the same operation on the same shape and dtype."""
-        return other is not None and (self.op, self.operand) == (other.op, other.operand)
+        """Whether the two can meet: the same operation on the same shape and dtype.
+
+        Of an all-to-all with splits each rank has as many rows as it has; see `exchanges`.
+        """
+        if other is None or self.op != other.op:
+            return False
+        if self.splits is None or other.splits is None:
+            return self.operand == other.operand
+        return _of_a_row(self.operand) == _of_a_row(other.operand)
+
+    def exchanges(self, here: int, other: Called, there: int) -> bool:
+        """Whether each of two ranks, at these coordinates, sends what the other one expects."""
+        if self.splits is None or other.splits is None:
+            return True
+        (out, into), (back, held) = self.splits, other.splits
+        return out[there] == held[here] and into[there] == back[here]
 
     def __str__(self) -> str:
         where = self.line or "an unknown line"
@@ -57,7 +75,7 @@ def judge(world: World) -> list[Finding]:
                 world.ranks[place].rank: [c for c in calls[place] if c.axis == axis]
                 for place in group
             }
-            finding = _first_difference(axis, sequences)
+            finding = first_difference(axis, sequences)
             if finding is not None:
                 found.append(finding)
                 break
@@ -86,9 +104,25 @@ def collectives(trace: RankTrace) -> list[Called]:
                 flows[node],
                 line,
                 functools.partial(_inputs_behind, node, names_of),
+                _splits(node),
             )
         )
     return found
+
+
+def _splits(node: Node) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
+    """The rows that an all-to-all sends and gets; None where they are known at run time alone."""
+    if "all_to_all" not in op_name(node):
+        return None
+    got, sent = node.args[1:3]
+    known = all(isinstance(rows, (list, tuple)) for rows in (got, sent))
+    return (tuple(sent), tuple(got)) if known else None  # type: ignore[arg-type]
+
+
+def _of_a_row(operand: str) -> str:
+    """What is left of "f32[6, 4]" without the first size."""
+    head, _, rest = operand.partition("[")
+    return head + rest.partition(", ")[2]
 
 
 def _operand(node: Node) -> str:
@@ -123,16 +157,22 @@ def _flows(trace: RankTrace) -> dict[Node, str]:
     return flows
 
 
-def _first_difference(axis: str, sequences: dict[int, list[Called]]) -> Finding | None:
-    first, *others = sequences
-    for other in others:
+def first_difference(axis: str, sequences: dict[int, list[Called]]) -> Finding | None:
+    """A finding for the first collective in which the sequences of a group's ranks differ."""
+    ranks = list(sequences)
+    uneven = any(call.splits for call in sequences[ranks[0]])
+    pairs = itertools.combinations(ranks, 2) if uneven else [(ranks[0], r) for r in ranks[1:]]
+    for first, other in pairs:
         a, b = sequences[first], sequences[other]
         swapped = [c.flow for c in a] != [c.flow for c in b]
         swapped = swapped and sorted(c.flow for c in a) == sorted(c.flow for c in b)
         for position in range(max(len(a), len(b))):
             left = a[position] if position < len(a) else None
             right = b[position] if position < len(b) else None
-            apart = left is None or not left.matches(right)
+            apart = left is None or right is None or not left.matches(right)
+            if not apart and left is not None and right is not None:
+                here, there = ranks.index(first), ranks.index(other)
+                apart = not left.exchanges(here, right, there)
             if apart or (swapped and left is not None and right and left.flow != right.flow):
                 return _differs(axis, position, (first, left), (other, right), apart)
     return None
