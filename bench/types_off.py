@@ -3,16 +3,17 @@
     python bench/types_off.py
 
 Two real ranks run each row of the table of typed collectives, forward and backward, in turns with
-an autograd Function that does the same by `torch.distributed`. A row that does not communicate is
-timed by the CPU seconds of its thread; its forward alone is shown beside. A ratio is that of the
-slower rank, and of a row that communicates the least of up to three. Exits with 1 where one is over
-its limit.
+an autograd Function that does the same by `torch.distributed`. A ratio is the median over pairs of
+such turns, of the slower rank. A row that communicates is timed call by call; one that does not by
+the CPU seconds of its thread, and its forward alone is shown beside. Exits with 1 where a ratio is
+over its limit.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,46 +26,32 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # run as a script
 
 COMMUNICATES, LOCAL, CLAIM = 1.05, 1.3, 1.5
+PAIRS_OF_CALLS = 2000
 LIMIT_S = 600
-TITLE = "Types while nothing checks, against the same by hand"
-
+TITLE = "Types while nothing checks, against the same by hand: medians of pairs"
 
 Call = Callable[[], Any]
 Clock = Callable[[], float]
 
 
-def ratio(ours: Call, theirs: Call, turns: int, calls: int, clock: Clock) -> tuple[float, float]:
-    """Return (ratio, seconds a call of ours) of the turns that only one in ten was faster than.
+def ratio(ours: Call, theirs: Call, pairs: int, calls: int, clock: Clock) -> tuple[float, float]:
+    """Return (ratio, seconds a call of ours): medians over pairs of turns side by side.
 
-    The machine is shared and the ranks wait for each other: most turns are somebody else's noise.
+    The machine is shared and the ranks wait for each other. What slows one turn of a pair down is
+    as likely to fall on either side, and which side comes first alternates.
     """
-    times: tuple[list[float], list[float]] = ([], [])
-    for turn in range(turns):
-        for side in (0, 1) if turn % 2 else (1, 0):
+    ratios, seconds = [], []
+    for pair in range(pairs):
+        spent = [0.0, 0.0]
+        for side in (0, 1) if pair % 2 else (1, 0):
             function = (ours, theirs)[side]
             begin = clock()
             for _ in range(calls):
                 function()
-            times[side].append((clock() - begin) / calls)
-    mine, other = (sorted(side)[turns // 10] for side in times)
-    return mine / other, mine
-
-
-def least(ours: Call, theirs: Call) -> tuple[float, float]:
-    """Return the ratio of calls that communicate, of the slower rank.
-
-    Over its limit it is measured again, up to twice, and the least counts: a burst of other work
-    on the machine raises one ratio, and what a call really costs raises all of them.
-    """
-    import torch
-    import torch.distributed as dist
-
-    found: list[tuple[float, float]] = []
-    while len(found) < 3 and (not found or min(found)[0] > COMMUNICATES):
-        both = torch.tensor(ratio(ours, theirs, 300, 1, time.perf_counter), dtype=torch.float64)
-        dist.all_reduce(both, dist.ReduceOp.MAX)  # the ranks agree whether to measure again
-        found.append((both[0].item(), both[1].item()))
-    return min(found)
+            spent[side] = (clock() - begin) / calls
+        ratios.append(spent[0] / spent[1])
+        seconds.append(spent[0])
+    return statistics.median(ratios), statistics.median(seconds)
 
 
 def measure(out: Path) -> None:
@@ -90,10 +77,11 @@ def measure(out: Path) -> None:
 
         dist.barrier()
         if pair.communicates:
-            rows.append((pair.name, COMMUNICATES, *least(both(ours), both(theirs)), 0.0))
+            found = ratio(both(ours), both(theirs), PAIRS_OF_CALLS, 1, time.perf_counter)
+            rows.append((pair.name, COMMUNICATES, *found, 0.0))
             continue
-        found = ratio(both(ours), both(theirs), 60, 20, time.thread_time)
-        alone = ratio(lambda: ours(x), lambda: theirs(x), 60, 60, time.thread_time)  # noqa: B023
+        found = ratio(both(ours), both(theirs), 200, 20, time.thread_time)
+        alone = ratio(lambda: ours(x), lambda: theirs(x), 100, 60, time.thread_time)  # noqa: B023
         rows.append((pair.name, LOCAL, *found, alone[0]))
     rows.append(("ls.typed, against an empty function", CLAIM, *claim_ratio(), 0.0))
     changed = sorted(name for name, value in snapshot().items() if before.get(name) != value)
@@ -126,7 +114,7 @@ def claim_ratio() -> tuple[float, float]:
         return x
 
     calls = (lambda: typed(x, tp=shard, dp=R), lambda: empty(x, tp=shard, dp=R))
-    found = ratio(*calls, 60, 2000, time.thread_time)
+    found = ratio(*calls, 100, 2000, time.thread_time)
     if x.__dict__ or typed(x, tp=shard) is not x:
         raise SystemExit("ls.typed leaves something on the tensor")
     return found
