@@ -103,7 +103,19 @@ class ContractError(LockstepError):
     code = "LS300"
 
 
+class ReplicaError(ContractError):
+    """Parameters that are said to be equal on all ranks are not, at the first call."""
+
+    code = "LS310"
+
+
 class FleetError(LockstepError):
     """A rank failed, or the ranks do not agree; the message names the rank."""
 
     code = "LS400"
+
+
+class CheckError(LockstepError):
+    """The check of a step that was to be built found a fault in its gradients."""
+
+    code = "LS500"

@@ -23,6 +23,16 @@ def marks_of(state: State, mesh: Any) -> dict[str, dict[str, Type]]:
     return found
 
 
+def said_of_parameters(state: State, mesh: Any) -> dict[str, dict[str, str]]:
+    """The same in words, parameter by parameter; nothing without a mesh."""
+    if mesh is None:
+        return {}
+    marks = marks_of(state, mesh)
+    return {
+        name: {axis: str(kind) for axis, kind in types.items()} for name, types in marks.items()
+    }
+
+
 def _megatron(tensor: torch.Tensor) -> dict[str, Type]:
     """Read Megatron's marks: a parameter that carries one is a shard, or a copy on each rank."""
     if getattr(tensor, "tensor_model_parallel", False):

@@ -223,8 +223,7 @@ class _Axis:
         lines = [line for line in dict.fromkeys(self.trace.notes.backwards) if line]
         line = lines[-1] if lines else finding.line
         related = (finding.line, *finding.related) if finding.line != line else finding.related
-        fix = f'ls.reduce_grads({root}, {self.axis}="{way}") after this line, or where something '
-        fix += f'else reduces later: ls.compile(pending={{"{self.axis}": "{way}"}})'
+        fix = f'ls.reduce_grads({root}, {self.axis}="{way}")   after this line'
         return dataclasses.replace(
             finding, line=line, source=text_of(line).strip(), related=related, fix=fix
         )

@@ -12,6 +12,7 @@ from lockstep.fleet.client import Client, StoreGone
 from lockstep.fleet.ending import Deadman
 from lockstep.fleet.faults import Fault, is_consequence, is_told
 from lockstep.fleet.obtain import Build, Obtained, Obtaining, Verify, Wanted, obtain_alone
+from lockstep.fleet.replicas import Compared
 from lockstep.fleet.state import State
 from lockstep.fleet.stores import ArtifactStore
 from lockstep.fleet.timing import Timing
@@ -95,6 +96,7 @@ class Fleet:
         call: int = 1,
         verify: Verify | None = None,
         required: bool = False,
+        replicas: Compared | None = None,
     ) -> Obtained:
         """Return the bytes of the artifact that all ranks want, the same on every rank.
 
@@ -110,15 +112,17 @@ class Fleet:
             build: makes the bytes, on one rank; gets `stage(name)` to tell "capture", "lower", ...
             call: which call of the step this is, from 1; a rank that is alone in meeting something
                 new at this call is named.
-            verify: raises where the store's bytes are not what they should be.
+            verify: raises where the store's bytes are not what they should be; gives False where
+                others are to be built in their place.
             required: whether a store that cannot keep the artifact is an error.
+            replicas: what the ranks compare beside it; all of them give it, or none.
 
         Raises:
             FleetError: another rank failed, or the ranks do not agree; the culprit is named.
         """
         step, _, variant = topic.partition("/")
         accept = verify or (lambda data: None)
-        wanted = Wanted(topic, step, call, contract, name, store, build, accept, required)
+        wanted = Wanted(topic, step, call, contract, name, store, build, accept, required, replicas)
         with self.guard(f"obtaining {step}"):
             if self._main is None:
                 return obtain_alone(wanted)

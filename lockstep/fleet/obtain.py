@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from lockstep.fleet.agree import Agreement
 from lockstep.fleet.client import Client, StoreGone
 from lockstep.fleet.judge import judge_digests, judge_vote
 from lockstep.fleet.lease import NOBODY, Held, Lease
+from lockstep.fleet.replicas import Compared, axes_apart, odd_replicas
 from lockstep.fleet.say import waits
 from lockstep.fleet.ship import Shipping, digest_of
 from lockstep.fleet.state import State
@@ -21,7 +22,7 @@ from lockstep.fleet.watcher import store_fault
 
 Stage = Callable[[str], None]
 Build = Callable[[Stage], bytes]
-Verify = Callable[[bytes], None]
+Verify = Callable[[bytes], bool | None]  # False: not what is wanted, build it again
 USER_STAGES = ("capture",)  # the user's own code runs here: what it raises is a fault at once
 
 
@@ -59,6 +60,7 @@ class Wanted:
     build: Build
     verify: Verify
     required: bool
+    replicas: Compared | None = None
 
 
 class Clock:
@@ -87,10 +89,10 @@ class Clock:
 
 
 def read_verified(wanted: Wanted) -> bytes | None:
-    """Return the store's bytes after the caller's `verify`, None where there are none."""
+    """Return the store's bytes after the caller's `verify`, None where none there serve."""
     data = wanted.store.read(wanted.name)
-    if data is not None:
-        wanted.verify(data)
+    if data is None or wanted.verify(data) is False:
+        return None
     return data
 
 
@@ -149,6 +151,7 @@ class Obtaining:
         digest = None if have is None else digest_of(have)
         clock.lap("read")
         verdict = self._vote(have, digest)
+        self._compare(verdict)
         clock.lap("agree")
         done, role = verdict.get("done"), "loaded"
         if done is None:
@@ -182,8 +185,26 @@ class Obtaining:
             "have": digest,
             "size": len(have or b""),
             "local_rank": self._state.local_rank,
+            "replicas": wanted.replicas.summary() if wanted.replicas is not None else {},
         }
-        return self._agreement.agree(self._topic, value, judge_vote, f"call {wanted.step}")
+
+        def judge(posted: Sequence[dict[str, Any]]) -> dict[str, Any]:
+            return {**judge_vote(posted), "apart": axes_apart(posted)}
+
+        return self._agreement.agree(self._topic, value, judge, f"call {wanted.step}")
+
+    def _compare(self, verdict: dict[str, Any]) -> None:
+        """Find out which parameters differ, where a digest of all of them says that some do."""
+        wanted = self._wanted
+        if wanted.replicas is None or not verdict["apart"]:
+            return
+        found = self._agreement.agree(
+            f"{self._topic}/replicas",
+            wanted.replicas.digests(verdict["apart"]),
+            odd_replicas,
+            f"compare the parameters of {wanted.step}",
+        )
+        wanted.replicas.heard(found["odd"])
 
     def _confirm(self, have: bytes | None, done: dict[str, Any], shipping: Shipping) -> None:
         serves = done["by"] == self._state.rank and have is not None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from lockstep.build.artifact import Artifact, pack
@@ -12,61 +14,153 @@ from lockstep.build.backends import lower
 from lockstep.build.fingerprint import Fields, differences
 from lockstep.capture.binding import Call, Step
 from lockstep.capture.capture import capture_call
+from lockstep.capture.checking import Checking
 from lockstep.errors import ArtifactError
 from lockstep.fleet.obtain import Obtained
+from lockstep.fleet.stores import ArtifactStore
 from lockstep.run.key import Bound
 from lockstep.run.loader import load_program
+from lockstep.run.options import CHECKS, Options
+from lockstep.run.replicas import Replicas
 from lockstep.run.session import Session
 from lockstep.run.variant import Variant
 
 
-def build(
-    step: Step,
-    call: Call,
-    bound: Bound,
-    wanted: Fields,
-    backend: str,
-    here: Session,
-    stage: Callable[[str], None],
-) -> bytes:
-    """Capture a call, lower its graph and pack the artifact; on the building rank alone.
+@dataclass(frozen=True)
+class Build:
+    """Makes a call's artifact, on the building rank alone.
 
     Args:
         wanted: the fingerprint, kept in the manifest.
-        stage: told what is being done, for those who wait.
-
-    Raises:
-        CaptureError: the step can't be captured.
-        LoweringError: the back end can't hold its graph.
+        replicas: what is known of the parameters of other ranks.
     """
-    stage("capture")
+
+    step: Step
+    call: Call
+    bound: Bound
+    wanted: Fields
+    options: Options
+    here: Session
+    replicas: Replicas | None = None
+
+    def run(self, stage: Callable[[str], None]) -> bytes:
+        """Capture the call, check what it captured, lower the graph and pack the artifact.
+
+        Args:
+            stage: told what is being done, for those who wait.
+
+        Raises:
+            CaptureError: the step can't be captured.
+            CheckError: the check finds a fault in its gradients.
+            LoweringError: the back end can't hold its graph.
+        """
+        seconds: dict[str, float] = {}
+        checking = noting(self.options)
+        with _timed(seconds, "capture"):
+            stage("capture")
+            graph = capture_call(self.step, self.call, self.bound.state, checking)
+        with _timed(seconds, "check"):
+            stage("check")
+            checked = self._checked(checking)
+        with _timed(seconds, "lower"):
+            stage("lower")
+            program = lower(graph, self.options.backend)
+        stage("pack")
+        here = self.here
+        manifest = {
+            "step": self.step.name,
+            "fingerprint": self.wanted,
+            "contract": graph.contract(),
+            "schedule": graph.schedule,
+            "nodes": len(graph.gm.graph.nodes),
+            "check": checked,
+            "built": {
+                "time": round(time.time()),
+                "rank": here.rank,
+                "world": here.world,
+                "seconds": seconds,
+            },
+        }
+        source_map = json.dumps(graph.source_map(), indent=0).encode()
+        return pack(manifest, program, {"source_map.json": source_map}).to_bytes()
+
+    def _checked(self, checking: Checking | None) -> Fields:
+        if checking is None:
+            return {"mode": "off"}
+        if all(size == 1 for size in self.options.sizes.values()):
+            said = "nothing: no axis of the mesh has a second rank"
+            return {"mode": self.options.check, "established": [said]}
+        from lockstep.run.judged import judged  # the checker: not for a rank that only loads
+
+        apart = self.replicas.apart() if self.replicas is not None else {}
+        return judged(checking, self.step, self.call, self.bound, self.options, apart, self.here)
+
+
+def noting(options: Options) -> Checking | None:
+    """What takes notes for a check while a program is captured; None where none is made."""
+    return Checking(ships=True) if options.check != "off" else None
+
+
+def tell_unchecked(name: str, options: Options, here: Session) -> None:
+    """Say, once at start and on rank 0, that a step's gradients are not checked."""
+    if options.check == "off" and here.rank == 0:
+        here.say(f"check='off': the gradients of {name} are not checked")
+
+
+@contextlib.contextmanager
+def _timed(seconds: dict[str, float], part: str) -> Iterator[None]:
     begin = time.monotonic()
-    graph = capture_call(step, call, bound.state)
-    captured = time.monotonic()
-    stage("lower")
-    program = lower(graph, backend)
-    lowered = time.monotonic()
-    stage("pack")
-    seconds = {"capture": round(captured - begin, 3), "lower": round(lowered - captured, 3)}
-    manifest = {
-        "step": step.name,
-        "fingerprint": wanted,
-        "contract": graph.contract(),
-        "schedule": graph.schedule,
-        "nodes": len(graph.gm.graph.nodes),
-        "built": {
-            "time": round(time.time()),
-            "rank": here.rank,
-            "world": here.world,
-            "seconds": seconds,
-        },
-    }
-    source_map = json.dumps(graph.source_map(), indent=0).encode()
-    return pack(manifest, program, {"source_map.json": source_map}).to_bytes()
+    yield
+    seconds[part] = round(time.monotonic() - begin, 3)
 
 
-def verify(data: bytes, wanted: Fields, where: str) -> None:
+@dataclass(frozen=True)
+class Hit:
+    """Whether bytes that a store has are what this job wants.
+
+    Args:
+        wanted: the fingerprint.
+        check: how much of a check is asked for.
+        where: what the bytes were read from.
+    """
+
+    wanted: Fields
+    check: str
+    store: ArtifactStore
+    where: str
+    here: Session
+
+    def serves(self, data: bytes) -> bool:
+        """Verify bytes; False where they were checked less than asked for, and are built again.
+
+        Raises:
+            ArtifactError: damaged, or another program than the wanted one; or checked too little,
+                and pinned, so that nothing may be built in its place.
+        """
+        manifest = verify(data, self.wanted, self.where)
+        had = manifest.get("check", {}).get("mode", "off")
+        if CHECKS.index(had) >= CHECKS.index(self.check):
+            return True
+        told = f"it was checked with check={had!r}, and check={self.check!r} is asked for"
+        if self.store.pinned:
+            raise ArtifactError(
+                "the artifact was checked less than this job asks for",
+                where=self.where,
+                got=f"check={had!r}",
+                want=f"check={self.check!r}",
+                fix=["build it again with this check", f"ls.compile(check={had!r})"],
+            )
+        if self.here.rank == 0:
+            self.here.say(f"{self.where}: {told}; it is built again")
+        self.here.journal.event("weaker", path=self.where, had=had, asked=self.check)
+        return False
+
+
+def verify(data: bytes, wanted: Fields, where: str) -> Fields:
     """Refuse bytes that are damaged, or that hold another program than the wanted one.
+
+    Returns:
+        The manifest.
 
     Raises:
         ArtifactError: names the damage, or every field that differs, both sides.
@@ -82,6 +176,7 @@ def verify(data: bytes, wanted: Fields, where: str) -> None:
             want="\n".join(f"{name}: {short(want)}" for name, want, _ in rows[:8]),
             fix="delete it, or unset LOCKSTEP_STORE, and the next start builds the right one",
         )
+    return artifact.manifest
 
 
 def load(obtained: Obtained, step: str, variant: str, here: Session) -> Variant:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable
-from types import FunctionType, MethodType
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from lockstep import _compat
 from lockstep.build.fingerprint import Fields, differences, digest, fingerprint
 from lockstep.capture.binding import Call, Step
+from lockstep.capture.marks import said_of_parameters
 from lockstep.capture.refusal import refuse
 from lockstep.errors import ContractError, UsageError
-from lockstep.run.admit import build, load, short, verify
+from lockstep.run.admit import Build, Hit, load, short, tell_unchecked
 from lockstep.run.key import Bound, contract
 from lockstep.run.modes import ON, instead, mode
+from lockstep.run.options import Options, options
+from lockstep.run.replicas import Replicas
 from lockstep.run.session import Session, session
 from lockstep.run.variant import Variant
 from lockstep.spmd.mesh import register
@@ -37,22 +39,12 @@ class CompiledStep:
     builds the program, or all load it from the store; later calls just run it.
     """
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        *,
-        mesh: DeviceMesh | None,
-        data: str | tuple[str, ...] | None,
-        store: str | os.PathLike[str] | None,
-        backend: str,
-        on_new_shape: str,
-    ) -> None:
+    def __init__(self, function: Callable[..., Any], options: Options) -> None:
         functools.update_wrapper(self, function)
-        if mesh is not None:
-            register(mesh)  # now, since the eager way back needs the axes' names too
+        if options.mesh is not None:
+            register(options.mesh)  # now, since the eager way back needs the axes' names too
         self.step = Step(function)
-        self.backend, self.on_new_shape = backend, on_new_shape
-        self.mesh, self.data, self._store = mesh, data, store
+        self.options, self.mesh, self.data = options, options.mesh, options.data
         self._variants: dict[Any, Variant] = {}
         self._contracts: dict[str, Fields] = {}
         self._asked: list[Fields] = []  # of each variant what it is about the arguments alone
@@ -121,28 +113,42 @@ class CompiledStep:
             asked = {name: words[name] for name in (*call.names, "argument tree")}
             self._refuse_new(asked, words)
             wanted = self._fingerprint(call, bound, words)
+            replicas = self._replicas(bound) if not self._votes else None
         self._votes += 1
         name, file = f"v{self._votes - 1}", f"{digest(wanted)[:32]}.lockstep"
-        store = here.store(self._store)
+        store = here.store(self.options.store)
+        hit = Hit(wanted, self.options.check, store, str(store.path_of(file)), here)
+        build = Build(self.step, call, bound, wanted, self.options, here, replicas)
+        if not self._variants:
+            tell_unchecked(self.name, self.options, here)
         obtained = here.fleet.obtain(
             f"{self.name}/{name}",
-            wanted,
+            {**wanted, "check": self.options.check},
             file,
             store,
-            lambda stage: build(self.step, call, bound, wanted, self.backend, here, stage),
+            build.run,
             call=self._calls,
-            verify=lambda data: verify(data, wanted, str(store.path_of(file))),
+            verify=hit.serves,
+            replicas=replicas,
         )
         with here.fleet.guard(f"loading {self.name}"):
             variant = load(obtained, self.name, name, here)
             variant.verify(call, bound)
+        if replicas is not None:
+            with here.fleet.guard(f"comparing the parameters of {self.name}"):
+                replicas.judge(self.name, variant.replicas, here)
         self._variants[key] = variant
         self._contracts[name] = words
         self._asked.append(asked)
         return variant
 
+    def _replicas(self, bound: Bound) -> Replicas | None:
+        """What this rank's parameters are, where there are others to compare them with."""
+        found = Replicas.of(bound.state, self.options)
+        return found if found.axes else None
+
     def _refuse_new(self, asked: Fields, words: Fields) -> None:
-        if self._asked and self.on_new_shape == "error" and asked not in self._asked:
+        if self._asked and self.options.on_new_shape == "error" and asked not in self._asked:
             raise ContractError(
                 f"{self.name} has no variant for this call, and on_new_shape is 'error'",
                 got=_rows(self._asked[-1], asked, 2),
@@ -175,8 +181,12 @@ class CompiledStep:
             bound.reach,
             contract=words,
             mesh={name: axis.size for name, axis in axes.items()},
-            backend=self.backend,
-            options={"data": self.data},
+            backend=self.options.backend,
+            options={
+                "data": list(self.options.data),
+                "pending": dict(self.options.pending),
+                "said": said_of_parameters(bound.state, self.mesh),
+            },
         )
 
 
@@ -207,25 +217,6 @@ def _rows(known: Fields, words: Fields, side: int) -> str:
     return "\n".join(f"{row[0]}: {short(row[side])}" for row in rows[:8])
 
 
-def _check_options(function: Any, mesh: Any, data: Any) -> None:
-    """Refuse what cannot be a step, a mesh, or one of its axes."""
-    if function is not None and not isinstance(function, (FunctionType, MethodType)):
-        raise UsageError(
-            "ls.compile takes a function or a method",
-            got=f"a {type(function).__name__}",
-            fix="def step(model, ...): return model(...)   and compile that",
-        )
-    if mesh is not None and not hasattr(mesh, "mesh_dim_names"):
-        raise UsageError(f"mesh={mesh!r}", want="a DeviceMesh", fix="mesh=ls.mesh(dp=-1)")
-    axes = (mesh.mesh_dim_names or ()) if mesh is not None else None
-    for axis in (data,) if isinstance(data, str) else data or ():
-        if not isinstance(axis, str) or (axes is not None and axis not in axes):
-            raise UsageError(
-                f"data={data!r} names no axis of the mesh",
-                want=f"one of {list(axes)}" if axes is not None else "the name of an axis",
-            )
-
-
 @overload
 def compile(function: Callable[P, T]) -> Callable[P, T]: ...
 @overload
@@ -237,6 +228,8 @@ def compile(
     store: str | os.PathLike[str] | None = None,
     backend: str = "inductor",
     on_new_shape: str = "build",
+    check: str = "types",
+    pending: Mapping[str, str] | None = None,
 ) -> Callable[[Callable[P, T]], Callable[P, T]]: ...
 
 
@@ -248,6 +241,8 @@ def compile(
     store: str | os.PathLike[str] | None = None,
     backend: str = "inductor",
     on_new_shape: str = "build",
+    check: str = "types",
+    pending: Mapping[str, str] | None = None,
 ) -> Any:
     """Make a step that one rank compiles and every rank runs.
 
@@ -263,28 +258,36 @@ def compile(
         backend: "inductor" (compiled), or "graph" (the graph as captured, bitwise as eager).
         on_new_shape: what a call that no variant covers does: "build" one, by a vote of all ranks,
             or "error".
+        check: what is asked of the gradients before an artifact is made, at a build alone. "types":
+            what types are sure of refuses it, on every rank and with nothing stored; what they do
+            not know never does. "full": all witnesses of `ls.check`, on simulated ranks with this
+            call's arguments; for small models. "off": nothing, which is told at start. It stands in
+            the manifest, and an artifact that was checked less than asked for is built again.
+        pending: axis -> "ddp mean", "ddp sum", "mean" or "sum": what something after the step does
+            to the gradients, as DDP's hook, or the last of several accumulation steps.
 
     Returns:
         A callable like the step. Its first call of each variant is collective over all ranks.
 
     Raises:
-        UsageError: an unknown option.
+        UsageError: an unknown option. Of the first call: CheckError, where the check finds a fault.
 
     Example:
         >>> @ls.compile(mesh=mesh, data="dp")                                # doctest: +SKIP
         ... def train_step(model, tokens, labels): ...
     """
-    _check_options(function, mesh, data)
-    for name, value, known in (
-        ("backend", backend, ("graph", "inductor")),
-        ("on_new_shape", on_new_shape, ("build", "error")),
-    ):
-        if value not in known:
-            raise UsageError(f"{name}={value!r}", want=f"one of {', '.join(known)}")
+    told = options(
+        function,
+        mesh=mesh,
+        data=data,
+        store=store,
+        backend=backend,
+        on_new_shape=on_new_shape,
+        check=check,
+        pending=pending,
+    )
 
     def wrap(step: Callable[..., Any]) -> CompiledStep:
-        return CompiledStep(
-            step, mesh=mesh, data=data, store=store, backend=backend, on_new_shape=on_new_shape
-        )
+        return CompiledStep(step, told)
 
     return wrap if function is None else wrap(function)

@@ -31,6 +31,8 @@ class Variant:
         self, artifact: Artifact, program: Callable[[list[Any]], Sequence[Any]], name: str
     ) -> None:
         self.name, self.digest = name, artifact.digest
+        checked = artifact.manifest.get("check", {})
+        self.replicas: dict[str, list[str]] = checked.get("replicas", {})
         self._program = program
         contract = artifact.manifest["contract"]
         self._inputs = contract["inputs"]

@@ -1,0 +1,111 @@
+"""The check of a step at its build: asks the checker, refuses what is found, keeps what was said.
+
+Imported where something is built, and nowhere else: a rank that loads has no checker.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from lockstep.build.fingerprint import Fields
+from lockstep.capture.binding import Call, Step
+from lockstep.capture.checking import Checking
+from lockstep.checker.built import Built, judge_built
+from lockstep.checker.finding import Finding, Report
+from lockstep.errors import CheckError, LockstepError
+from lockstep.run.key import Bound
+from lockstep.run.options import Options
+from lockstep.run.session import Session
+
+MOST_FINDINGS = 8
+UNREDUCED = ("LS514", "LS550")
+
+
+def judged(
+    checking: Checking,
+    step: Step,
+    call: Call,
+    bound: Bound,
+    options: Options,
+    apart: Mapping[str, frozenset[str]],
+    here: Session,
+) -> Fields:
+    """Judge what a capture has noted, and for "full" the same call on simulated ranks.
+
+    Args:
+        apart: parameter -> axes along which the ranks hold other values of it.
+
+    Returns:
+        What stands in the manifest under "check".
+
+    Raises:
+        CheckError: something definite was found.
+    """
+    begin = time.monotonic()
+    built = _by_types(checking, bound, options, apart, here)
+    reports = [built.report]
+    _refuse(step.name, built.report.findings)
+    if options.check == "full":
+        from lockstep.run.full import full
+
+        reports.append(full(step, call, bound, options, apart))
+        _refuse(step.name, reports[-1].findings)
+    intents = checking.notes.intents
+    return {
+        "mode": options.check,
+        "established": [line for report in reports for line in report.established],
+        "undecided": [line for report in reports for line in report.undecided],
+        "values": built.report.nodes,
+        "unknown": built.unknown,
+        "no rule for": dict(built.report.unknown_ops),
+        "pending": dict(options.pending),
+        "intended": [
+            {"name": name, "reason": reason, "line": line} for reason, name, *_, line in intents
+        ],
+        "replicas": {axis: built.replicas[axis] for axis in options.data if axis in built.replicas},
+        "seconds": round(time.monotonic() - begin, 3),
+    }
+
+
+def _by_types(
+    checking: Checking,
+    bound: Bound,
+    options: Options,
+    apart: Mapping[str, frozenset[str]],
+    here: Session,
+) -> Built:
+    """What the types say; that they cannot be asked is no fault of the step, and is told."""
+    try:
+        reductions = options.reductions
+        return judge_built(checking, bound.state, options.mesh, options.data, reductions, apart)
+    except LockstepError:
+        raise
+    except Exception as error:
+        told = f"the types could not be asked: {type(error).__name__}: {error}"
+        here.say(f"{told}; the step is built unchecked, `lockstep check SCRIPT` checks it")
+        return Built(Report(undecided=[told]), {}, {})
+
+
+def _refuse(name: str, findings: list[Finding]) -> None:
+    if not findings:
+        return
+    texts = [str(finding) for finding in findings[:MOST_FINDINGS]]
+    left = len(findings) - len(texts)
+    kinds = "fault" if len(findings) == 1 else "faults"
+    partial = [f for f in findings if f.axis and f.code in UNREDUCED]
+    way = "mean" if partial and "mean" in partial[0].got else "sum"
+    later = [
+        f'pending={{"{f.axis}": "ddp {way}"}}) if it is reduced after the step' for f in partial
+    ]
+    raise CheckError(
+        f"the check of {name} found {len(findings)} {kinds}: no artifact is made",
+        where=findings[0].line or None,
+        got="\n".join(texts + [f"and {left} more"] * (left > 0)),
+        why="the step would train on gradients that are not the derivative of its loss",
+        fix=[
+            "mend it, and start again",
+            *dict.fromkeys(f"ls.compile({words}" for words in later),
+            'ls.compile(check="off") runs it as it is; the manifest says so',
+        ],
+    )

@@ -1,0 +1,90 @@
+"""What `ls.compile` was told: read, refused where it cannot be meant, and put in one form."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import FunctionType, MethodType
+from typing import Any
+
+from lockstep.errors import UsageError
+
+BACKENDS = ("graph", "inductor")
+NEW_SHAPES = ("build", "error")
+CHECKS = ("off", "types", "full")  # from the weakest
+PENDING = {"ddp mean": "mean", "ddp sum": "sum", "mean": "mean", "sum": "sum"}
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of one compiled step.
+
+    Args:
+        mesh: a DeviceMesh with named axes, or None.
+        data: the axes over which batches differ.
+        pending: axis -> who reduces later, in the user's words.
+        others: as `ls.compile` has them.
+    """
+
+    mesh: Any = None
+    data: tuple[str, ...] = ()
+    store: str | os.PathLike[str] | None = None
+    backend: str = "inductor"
+    on_new_shape: str = "build"
+    check: str = "types"
+    pending: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def reductions(self) -> dict[str, str]:
+        """Axis -> "mean" or "sum": what happens to gradients after the step."""
+        return {axis: PENDING[words] for axis, words in self.pending.items()}
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Axis -> number of ranks; empty without a mesh."""
+        if self.mesh is None:
+            return {}
+        return dict(zip(self.mesh.mesh_dim_names or (), self.mesh.shape, strict=True))
+
+
+def options(function: Any, **given: Any) -> Options:
+    """Check what `ls.compile` was given.
+
+    Raises:
+        UsageError: not a function, not a mesh, none of its axes, or an unknown word.
+    """
+    if function is not None and not isinstance(function, (FunctionType, MethodType)):
+        raise UsageError(
+            "ls.compile takes a function or a method",
+            got=f"a {type(function).__name__}",
+            fix="def step(model, ...): return model(...)   and compile that",
+        )
+    mesh, data = given["mesh"], given["data"]
+    if mesh is not None and not hasattr(mesh, "mesh_dim_names"):
+        raise UsageError(f"mesh={mesh!r}", want="a DeviceMesh", fix="mesh=ls.mesh(dp=-1)")
+    axes = (mesh.mesh_dim_names or ()) if mesh is not None else None
+    over = (data,) if isinstance(data, str) else tuple(data or ())
+    for axis in over:
+        if not isinstance(axis, str) or (axes is not None and axis not in axes):
+            raise _no_axis(f"data={data!r}", axes)
+    pending: Any = given["pending"] or {}
+    if not isinstance(pending, Mapping):
+        raise UsageError(f"pending={pending!r}", want='ways by axis, as {"dp": "ddp mean"}')
+    for axis, words in pending.items():
+        if axes is None or axis not in axes:
+            raise _no_axis(f"pending={dict(pending)!r}", axes or ())
+        if words not in PENDING:
+            raise UsageError(f"pending: {axis}={words!r}", want=f"one of {', '.join(PENDING)}")
+    for name, known in (("backend", BACKENDS), ("on_new_shape", NEW_SHAPES), ("check", CHECKS)):
+        if given[name] not in known:
+            raise UsageError(f"{name}={given[name]!r}", want=f"one of {', '.join(known)}")
+    return Options(**{**given, "data": over, "pending": dict(pending)})
+
+
+def _no_axis(what: str, axes: tuple[str, ...] | None) -> UsageError:
+    return UsageError(
+        f"{what} names no axis of the mesh",
+        want=f"one of {list(axes)}" if axes is not None else "the name of an axis",
+        fix="mesh=ls.mesh(dp=-1)" if axes == () else None,
+    )
