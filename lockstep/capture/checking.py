@@ -98,7 +98,7 @@ class Checking:
         self.ships, self.labels = ships, list[Node]()
         self.graph: StepGraph | None = None
         self.leaves: list[torch.Tensor] = []
-        self._seen: list[torch.Tensor] = []
+        self._seen: dict[int, tuple[torch.Tensor, Node]] = {}  # by id: and the node that made it
         self._hooked: dict[int, torch.Tensor] = {}  # kept, so that no id is given twice
         self._said: Recording | None = None
         self._inside = False
@@ -145,8 +145,10 @@ class Checking:
         self.notes.backwards.append(line_of(user_frame(sys._getframe(1))))
         tensors = args[0] if args else kwargs.get("tensors", kwargs.get("outputs"))
         self._add_roots(tensors, args, kwargs, grad=original.__name__ == "grad")
-        for tensor in (*self.leaves, *self._seen):
-            self._hook(tensor)
+        for leaf in self.leaves:
+            self._hook(leaf, _compat.node_of(leaf))
+        for tensor, node in self._seen.values():
+            self._hook(tensor, node)
         self._seen.clear()
         self._inside = True
         try:
@@ -164,11 +166,8 @@ class Checking:
             if node is not None:
                 self.notes.roots.append((node, None if seed is None else _compat.node_of(seed)))
 
-    def _hook(self, tensor: torch.Tensor) -> None:
-        if id(tensor) in self._hooked or not _differentiable(tensor):
-            return
-        node = _compat.node_of(tensor)
-        if node is None:
+    def _hook(self, tensor: torch.Tensor, node: Node | None) -> None:
+        if node is None or id(tensor) in self._hooked or not _differentiable(tensor):
             return
         self._hooked[id(tensor)] = tensor
         self.notes.cuts.discard(node)
@@ -226,8 +225,12 @@ class Checking:
                     self.notes.functions.update(dict.fromkeys([maker, *nodes], function))
             else:
                 self.notes.cuts.update([maker, *nodes])
-        if kept:
-            self._seen += [t for t in tensors if t.is_floating_point() or t.is_complex()]
+        for tensor in tensors if kept else ():
+            node = _compat.node_of(tensor)
+            if node is None or not (tensor.is_floating_point() or tensor.is_complex()):
+                continue
+            if grad_mode or id(tensor) not in self._seen:
+                self._seen[id(tensor)] = tensor, node  # else autograd knows it as it was before
 
 
 def _differentiable(tensor: torch.Tensor) -> bool:

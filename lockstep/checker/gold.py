@@ -105,17 +105,21 @@ class Gold:
                     leaves.append((row, rank, leaf))
                     with torch.enable_grad():
                         held[rank] = leaf.clone()  # the step may write to it
-        sim.run_forward(values, leaves=results_of(sim))
-        self._take_gradients(values, leaves)
+        edges: Values = {}
+        sim.run_forward(values, results_of(sim), edges)
+        self._take_gradients(values, leaves, edges)
 
-    def _take_gradients(self, values: Values, leaves: list[tuple[int, int, torch.Tensor]]) -> None:
+    def _take_gradients(
+        self, values: Values, leaves: list[tuple[int, int, torch.Tensor]], edges: Values
+    ) -> None:
         taken = list(leaves)
         inputs = {row for row, _, _ in leaves}
         for row, held in values.items():
             if row in inputs:
                 continue
             for rank, value in enumerate(held):
-                if isinstance(value, torch.Tensor) and value.requires_grad:
+                known = row not in edges or edges[row][rank] is not None
+                if isinstance(value, torch.Tensor) and value.requires_grad and known:
                     taken.append((row, rank, value))
         loss = self._job_loss(values)
         if loss is not None and self.world.ranks[0].notes.intents:
@@ -123,8 +127,8 @@ class Gold:
         if loss is None or not loss.requires_grad:
             self.problem = "no true gradients: the loss depends on nothing that needs one"
             return
-        tensors = [tensor for _, _, tensor in taken]
-        grads = torch.autograd.grad(loss, tensors, allow_unused=True)
+        places = [edges[row][rank] if row in edges else value for row, rank, value in taken]
+        grads = torch.autograd.grad(loss, places, allow_unused=True)
         used = {row for (row, _, _), grad in zip(taken, grads, strict=True) if grad is not None}
         for (row, rank, tensor), grad in zip(taken, grads, strict=True):
             if row in used:

@@ -20,6 +20,7 @@ from lockstep.capture.origin import META
 from lockstep.capture.schemas import without_out
 from lockstep.checker.arithmetic import COLLECTIVES, LOCAL
 from lockstep.checker.inputs import promoted
+from lockstep.checker.memory import overwritten
 from lockstep.checker.neutral import neutral_draw
 from lockstep.checker.world import World
 
@@ -58,6 +59,8 @@ class Simulation:
         self.index = {nodes[0].name: i for i, nodes in enumerate(self.rows)}
         self.phase = [world.ranks[0].phases[nodes[0].name] for nodes in self.rows]
         self.states = [dict(trace.notes.draws) for trace in world.ranks]
+        forward = [phase == "forward" for phase in self.phase]
+        self.overwritten = overwritten([nodes[0] for nodes in self.rows], forward)
 
     @property
     def size(self) -> int:
@@ -96,8 +99,8 @@ class Simulation:
 
         Args:
             values: holds the inputs, and what the phases left out have computed; is added to.
-            seen: gets copies: of the forward's values as the backward begins, since writes in place
-                belong to them, and of the others as they were computed.
+            seen: gets copies: of the forward's values as the backward begins, since what is copied
+                into them belongs to them, and of the others as they were computed.
             patch: row -> what to do to its values once computed.
 
         Returns:
@@ -112,6 +115,8 @@ class Simulation:
                 if patch is not None and row in patch:
                     values[row] = patch[row](values[row])
                 fresh.append(row)
+                if seen is not None and row in self.overwritten:
+                    _copy_rows(values, [fresh.pop()], seen)
                 if seen is not None and self.phase[row] != "forward":
                     _copy_rows(values, fresh, seen)
             if seen is not None:
@@ -119,12 +124,16 @@ class Simulation:
         return values
 
     def run_forward(
-        self, values: Values, leaves: set[int] | frozenset[int] = frozenset()
+        self,
+        values: Values,
+        leaves: set[int] | frozenset[int] = frozenset(),
+        edges: Values | None = None,
     ) -> Values:
         """Compute the forward rows with autograd on; user's cuts alone stop a gradient.
 
         Args:
             leaves: rows whose values begin anew: no gradient goes through them to what they are of.
+            edges: gets, of each overwritten row, the place in autograd's graph of its values.
 
         What autograd Functions and collectives do is differentiated as it is written.
         """
@@ -136,6 +145,8 @@ class Simulation:
                     values[row] = self._compute(row, values, detach=cut)
                 if row in leaves:
                     values[row] = [value.detach().requires_grad_() for value in values[row]]
+                if edges is not None and row in self.overwritten:
+                    edges[row] = [_edge(value) for value in values[row]]
         return values
 
     def _rows_of(self, phases: tuple[str, ...], values: Values) -> Iterator[int]:
@@ -206,6 +217,13 @@ class Simulation:
             return node.target(*args, **kwargs)  # type: ignore[operator]
 
 
+def _edge(value: Any) -> Any:
+    """A value's place in autograd's graph: it has another once it is written to."""
+    if not isinstance(value, torch.Tensor) or not value.requires_grad:
+        return None
+    return torch.autograd.graph.get_gradient_edge(value)
+
+
 def _plain(target: Any, args: Any, kwargs: Any) -> Any:
     return target(*args, **kwargs)
 
@@ -216,7 +234,6 @@ def _writing(target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     rest = {name: value for name, value in kwargs.items() if not any(value is o for o in outs)}
     made = without_out(target)(*args, **rest)
     for out, value in zip(outs, made if isinstance(made, tuple) else [made], strict=True):
-        out.resize_(value.shape) if out.shape != value.shape else out
         out.copy_(value)
     return outs[0] if len(outs) == 1 else tuple(outs)
 
