@@ -137,7 +137,7 @@ class Reduce(Action):
 
     def now(self, x: torch.Tensor) -> torch.Tensor:
         out = x.clone(memory_format=torch.contiguous_format)
-        _axes[self.axis].group.allreduce([out], direct.OPS[self.op]).wait()
+        _axes[self.axis].group.allreduce([out], direct.OPTIONS[self.op]).wait()
         return out
 
 
@@ -254,11 +254,11 @@ def _run(function: object, x: torch.Tensor, *args: object) -> torch.Tensor:
 
 
 def _even(sizes: tuple[int, ...]) -> bool:
-    return all(size == sizes[0] for size in sizes)
+    return sizes.count(sizes[0]) == len(sizes)
 
 
 def _cut(x: torch.Tensor, dim: int, sizes: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
-    return x.split(list(sizes), dim)
+    return x.split_with_sizes(sizes, dim)
 
 
 def _padded(x: torch.Tensor, dim: int, sizes: tuple[int, ...]) -> torch.Tensor:

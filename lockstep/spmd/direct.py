@@ -12,13 +12,25 @@ import torch.distributed as dist
 
 from lockstep.spmd.mesh import axis as axis_named
 
-OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+
+def _options(op: dist.ReduceOp.RedOpType) -> dist.AllreduceOptions:
+    """A group's own argument: given a ReduceOp, its method first tries whether that is one."""
+    made = dist.AllreduceOptions()
+    made.reduceOp = op
+    return made
+
+
+OPTIONS = {
+    "sum": _options(dist.ReduceOp.SUM),
+    "max": _options(dist.ReduceOp.MAX),
+    "min": _options(dist.ReduceOp.MIN),
+}
 
 
 def all_reduce(x: torch.Tensor, op: str, axis: str) -> torch.Tensor:
     """Reduce into a new tensor."""
     out = x.clone(memory_format=torch.contiguous_format)
-    axis_named(axis).group.allreduce([out], OPS[op]).wait()
+    axis_named(axis).group.allreduce([out], OPTIONS[op]).wait()
     return out
 
 
