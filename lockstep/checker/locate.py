@@ -17,6 +17,7 @@ from lockstep.checker.compare import group_sum, relation, same, same_along
 from lockstep.checker.finding import Finding
 from lockstep.checker.gold import Gold, Judged, Kinds
 from lockstep.checker.phrases import (
+    made_by,
     missing_conversion,
     unlocated,
     unreduced,
@@ -73,16 +74,21 @@ class Locator:
     # -- a wrong gradient of a value
 
     def _from_gradient(self, row: int, labels: Labels, state: _State) -> Finding:
-        before = self._badness(state)
+        best: tuple[tuple[int, int], int, str] | None = None
+        left = self._badness(state)
         for through in (False, True):
             for axis in self.world.wide:
                 sites = self._sites(row, axis, labels, state, through)
-                best = self._best(sites, axis, state)
-                if best is not None and best[0] < before:
-                    site = best[1]
-                    self._repair(site, axis, state)
-                    return missing_conversion(self.gold, site, self._forward_of(site, labels), axis)
-        return self._own_backward(row, labels, state)
+                found = self._best(sites, axis, labels, state)
+                if found is not None and found[0] < left:
+                    left, best = found[0], (*found, axis)
+            if left == (0, 0):
+                break
+        if best is None:
+            return self._own_backward(row, labels, state)
+        _, site, axis = best
+        self._repair(site, axis, state)
+        return missing_conversion(self.gold, site, self._forward_of(site, labels), axis)
 
     def _own_backward(self, row: int, labels: Labels, state: _State) -> Finding:
         forward = labels[row][0]
@@ -115,7 +121,9 @@ class Locator:
         rows = [r for row in own for r in (*self._sites(row, axis, labels, state), row)]
         said = self.gold.placement.types.get(name, {}).get(axis)
         before = self._badness(state)
-        best = None if said is not None and said.kind == "R" else self._best(rows, axis, state)
+        best = (
+            None if said is not None and said.kind == "R" else self._best(rows, axis, labels, state)
+        )
         if best is not None and best[0] < before:
             self._repair(best[1], axis, state)
             forward = self._forward_of(best[1], labels)
@@ -185,14 +193,23 @@ class Locator:
         return found
 
     def _best(
-        self, sites: list[int], axis: str, state: _State
+        self, sites: list[int], axis: str, labels: Labels, state: _State
     ) -> tuple[tuple[int, int], int] | None:
-        """The place whose repair leaves the least wrong; of equals the one nearest its use."""
+        """The place whose repair leaves the least wrong; of equals the one nearest its use.
+
+        But the gradient of what was gathered is partial by nature: its backward should add it up.
+        """
         scored = []
         for site in sites:
             values, seen = self.gold.rerun({**state.patch, site: self._summed(axis)})
-            scored.append((self._badness(_State(values, seen)), site))
-        return min(scored, default=None)
+            left = self._badness(_State(values, seen))
+            scored.append((left, not self._was_gathered(site, labels), site))
+        best = min(scored, default=None)
+        return (best[0], best[2]) if best is not None else None
+
+    def _was_gathered(self, site: int, labels: Labels) -> bool:
+        made = made_by(self.gold, labels[site][0]) if site in labels else None
+        return made is not None and "all_gather" in made[1]
 
     def _repair(self, site: int, axis: str, state: _State) -> None:
         state.patch[site] = self._summed(axis)

@@ -8,12 +8,16 @@ from lockstep.checker.lines import assigned_name, source_of, with_operand
 from lockstep.checker.simulate import op_name
 
 _SUMS = {"_c10d_functional.all_reduce", "_c10d_functional.all_reduce_"}
+_VIEWS = {"aten.alias", "aten.view", "aten._unsafe_view", "aten.detach"}
+_SAME = _VIEWS | {"aten.clone", "aten.split", "aten.cat"}
 
 
 def value_name(gold: Gold, row: int) -> str:
     """What the user calls a forward value: an input's name, or what its line assigns."""
     sim = gold.sim
     inputs = [i for i, nodes in enumerate(sim.rows) if nodes[0].op == "placeholder"]
+    while op_name(sim.rows[row][0]) in _VIEWS and sim.sources(row):
+        row = sim.sources(row)[0]  # a product makes views of what it is given
     if row in inputs:
         return gold.world.ranks[0].graph.inputs[inputs.index(row)].name
     return assigned_name(sim.line(row)) or f"the value of {source_of(sim.line(row))}"
@@ -37,7 +41,7 @@ def missing_conversion(
             got="dst=I",
             want="dst=R",
             why=f"its gradient is a partial sum over {axis} that no one adds up",
-            fix="say dst=R in this collective: the backward then all-reduces",
+            fix="say dst=R in this collective: its backward then adds up",
             witness="gold",
             related=_others(used, maker),
         )
@@ -175,17 +179,30 @@ def _maker(gold: Gold, row: int) -> int:
 
 def _reducing_line(gold: Gold, row: int) -> str | None:
     """The line of the collective whose result a forward value is, if it is one's."""
+    found = made_by(gold, row)
+    return gold.sim.line(found[0]) if found is not None else None
+
+
+def made_by(gold: Gold, row: int) -> tuple[int, str] | None:
+    """The collective whose result a forward value is, as (a row of its line, its operator)."""
     sim = gold.sim
-    plain = ("alias", "clone", "view", "_unsafe_view", "split", "cat", "detach")
     for user in sim.rows[row][0].users:  # written in place after it was made
         for write in user.users if op_name(user) == "aten.alias" else ():
             if op_name(write) == "aten.copy_" and write.args[0] is user:
-                return sim.line(row)
+                behind = _collective(gold, sim.at[0][write.args[1]])  # type: ignore[index]
+                return row, op_name(sim.rows[behind][0]) if behind is not None else ""
+    behind = _collective(gold, row)
+    return (behind, op_name(sim.rows[behind][0])) if behind is not None else None
+
+
+def _collective(gold: Gold, row: int) -> int | None:
+    """The row of a collective whose result a value is, but for its shape."""
+    sim = gold.sim
     while True:
         name = op_name(sim.rows[row][0])
         if name.startswith("_c10d_functional.") and "wait" not in name:
-            return sim.line(row)
-        if name.removeprefix("aten.") not in plain and "wait_tensor" not in name:
+            return row
+        if name not in _SAME and "wait_tensor" not in name:
             return None
         if not sim.sources(row):
             return None
