@@ -129,11 +129,30 @@ def one_rank_flag() -> Any:
     return torch.compiler.config.patch(compile_on_one_rank=True)
 
 
-def make_fx(function: Any, arguments: list[Any]) -> Any:
-    """Trace a function of a flat list of fake tensors into a GraphModule."""
+def make_fx(function: Any, arguments: list[Any], reading: bool = False) -> Any:
+    """Trace a function of a flat list of tensors into a GraphModule.
+
+    `reading`: they are real, and their values may be read; what is read is a constant then.
+    """
     from torch.fx.experimental.proxy_tensor import make_fx as torch_make_fx
 
-    return torch_make_fx(function, record_module_stack=False)(*arguments)
+    options = {"_error_on_data_dependent_ops": not reading}
+    return torch_make_fx(function, record_module_stack=False, **options)(*arguments)
+
+
+@contextlib.contextmanager
+def collectives_run_by(kernels: dict[str, Callable[..., Any]]) -> Iterator[None]:
+    """Run functional collectives on CPU tensors by these functions while inside.
+
+    torch's own kernels serve all devices, so that one for the CPU goes before them (2.14).
+    """
+    library = torch.library.Library("_c10d_functional", "IMPL")
+    try:
+        for name, kernel in kernels.items():
+            library.impl(name, kernel, "CPU")
+        yield
+    finally:
+        library._destroy()
 
 
 def capture_errors() -> tuple[type[BaseException], ...]:

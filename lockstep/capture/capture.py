@@ -31,7 +31,7 @@ from lockstep.capture.readings import refusing_readings
 from lockstep.capture.refusal import refuse
 from lockstep.capture.standin import stand_ins, standing_in
 from lockstep.capture.state import Slot, State, collect, tensor_holders
-from lockstep.errors import CaptureError
+from lockstep.errors import CaptureError, LockstepError
 from lockstep.spmd.claims import in_phase
 
 
@@ -149,6 +149,13 @@ class Tracing:
         with _compat.tracing(self.mode), _compat.one_rank_flag():
             return _compat.make_fx(flat_step, self.fakes)
 
+    def explained(self, error: Exception) -> LockstepError | None:
+        """The capture error behind what the trace raised; None where it is the step's own."""
+        found = explain(error)
+        if found is None:
+            say_captured(error)
+        return found
+
     # -- inputs
 
     def _add(self, spec: InputSpec, fake: torch.Tensor) -> int:
@@ -219,13 +226,10 @@ class Tracing:
         try:
             with _quiet_random():
                 gm = self.make_graph(flat_step)
-        except Exception as error:
+        except BaseException as error:
             python.abandon()
-            explained = explain(error)
-            if explained is error:
-                raise
-            if explained is None:
-                say_captured(error)
+            explained = self.explained(error) if isinstance(error, Exception) else None
+            if explained is None or explained is error:
                 raise
             raise explained from error
         self.refuse_changes(python)

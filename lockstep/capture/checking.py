@@ -67,6 +67,7 @@ class Notes:
         outer: a node made inside an autograd Function -> the line that applied the Function.
         functions: such a node -> the user's Function by name, and where its backward is.
         backwards: the lines that call backward().
+        late_reads: the lines that read a gradient's value, of a step that ran live.
     """
 
     claims: list[NodeClaim] = field(default_factory=list)
@@ -80,6 +81,7 @@ class Notes:
     outer: dict[Node, str] = field(default_factory=dict)
     functions: dict[Node, tuple[str, str]] = field(default_factory=dict)
     backwards: list[str] = field(default_factory=list)
+    late_reads: list[str] = field(default_factory=list)
 
 
 class Checking:

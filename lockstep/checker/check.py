@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -14,17 +15,18 @@ from lockstep import _compat
 from lockstep.checker import order, randomness, twin
 from lockstep.checker.after import judge_after
 from lockstep.checker.by_types import judge_by_types
+from lockstep.checker.captured import captured
 from lockstep.checker.edits import Edit, applied
 from lockstep.checker.finding import Finding, Report
 from lockstep.checker.gold import Gold
-from lockstep.checker.implied import differentiated
 from lockstep.checker.locate import locate
+from lockstep.checker.meeting import Parted
 from lockstep.checker.placement import jitter, own_batches, place
 from lockstep.checker.repair import repaired
 from lockstep.checker.simulate import Divergent, Simulation
 from lockstep.checker.types import Typing, infer
 from lockstep.checker.verdict import Witnesses, choose, established
-from lockstep.checker.world import World, arguments_of, capture_world
+from lockstep.checker.world import World, arguments_of
 from lockstep.errors import UsageError
 
 
@@ -41,7 +43,9 @@ def check(
     """Check a step's gradients on all ranks of a small mesh, in this process and on the CPU.
 
     Nothing communicates and nothing is compiled. The report says what was established: for the
-    sizes that `make` gives, at one point, for the path that the step took there.
+    sizes that `make` gives, at one point, for the path that the step took there. A step that cannot
+    be captured runs live instead, op by op, one rank after the other: `make` and the step are then
+    called several times for each.
 
     Args:
         step: a function, with or without a `backward()` of its own; or a module, of which each rank
@@ -62,7 +66,7 @@ def check(
         The report; `report.ok`, and its text.
 
     Raises:
-        CaptureError: the step cannot be captured, at its line.
+        CaptureError: the step can neither be captured nor run live, at its line.
         UsageError: an axis of `data` or `pending` that the mesh lacks; other `witnesses`.
 
     Example:
@@ -97,7 +101,8 @@ def _by_types(
     pending: dict[str, str],
 ) -> Report:
     seconds = Report()
-    _, world = _captured(step, make, mesh, seconds, by_shape=True)
+    with seconds.timed("capture"):
+        world = captured(step, make, mesh, by_shape=True).world
     report = judge_by_types(world, data, pending)
     report.seconds = {**seconds.seconds, **report.seconds}
     return report
@@ -111,25 +116,18 @@ def _examined(
     pending: dict[str, str],
 ) -> tuple[Report, Witnesses]:
     report = Report()
-    step, world = _captured(step, make, mesh, report)
-    seen = witnesses(world, lambda gold: twin.judge(world, gold, step, make), report, data, pending)
+    try:
+        with report.timed("capture"):
+            found = captured(step, make, mesh)
+    except Parted as parted:
+        return parted_report(parted, report)
+    report.live, world = found.live, found.world
+
+    def twin_of(gold: Gold) -> twin.Twin:
+        return twin.judge(world, gold, found.step, make, found.world_of)
+
+    seen = witnesses(world, twin_of, report, data, pending)
     return conclude(world, seen, report, pending), seen
-
-
-def _captured(
-    step: Callable[..., Any],
-    make: Callable[[Any], Any],
-    mesh: Mapping[str, int],
-    report: Report,
-    by_shape: bool = False,
-) -> tuple[Callable[..., Any], World]:
-    """Capture a step; one without a backward() of its own is given one, and returned so."""
-    with report.timed("capture"):
-        world = capture_world(step, make, mesh, by_shape)
-        if not world.ranks[0].notes.roots and _has_parameters(world):
-            step = differentiated(step)
-            world = capture_world(step, make, mesh, by_shape)
-    return step, world
 
 
 def judged(
@@ -149,9 +147,18 @@ def judged(
     return conclude(world, witnesses(world, twin_of, report, data, pending), report, pending)
 
 
+def parted_report(parted: Parted, report: Report) -> tuple[Report, Witnesses]:
+    """The report of a step that ran live, and whose ranks' collectives did not meet."""
+    report.live = parted.live
+    report.findings = [dataclasses.replace(parted.finding, live=True)]
+    report.established.append("gradients: not judged, the step does not end")
+    return report, Witnesses(order=report.findings)
+
+
 def conclude(world: World, seen: Witnesses, report: Report, pending: dict[str, str]) -> Report:
     """Fill a report with the verdict on what the witnesses said."""
-    report.findings = choose(seen)
+    live = bool(report.live)
+    report.findings = [dataclasses.replace(found, live=live) for found in choose(seen)]
     report.established += established(world, seen, pending)
     report.undecided += seen.undecided
     report.unknown_ops, report.nodes = seen.typing.unknown, seen.typing.nodes
@@ -203,10 +210,6 @@ def _ask_gold(seen: Witnesses, gold: Gold, contradicted: list[Finding]) -> None:
     if not seen.loss:
         seen.after, known = judge_after(gold, judged)
         seen.backward = locate(gold, known)
-
-
-def _has_parameters(world: World) -> bool:
-    return any(spec.requires_grad for spec in world.ranks[0].graph.inputs)
 
 
 def _as_function(step: Any, make: Callable[[Any], Any]) -> tuple[Callable[..., Any], Any]:

@@ -33,6 +33,7 @@ class Finding:
         verified: the fix was applied in the simulated world and all witnesses came out silent.
         witness: who says so: "order", "randomness", "gold", "twin", "after" or "types".
         related: other lines that take part, each "file:number".
+        live: it was found in a step that ran live, op by op, as no capture can hold it.
 
     Example:
         >>> print(Finding("LS520", "a gradient is partial", line="a.py:3", axis="tp"))
@@ -53,11 +54,13 @@ class Finding:
     witness: str = ""
     related: tuple[str, ...] = ()
     fix_line: str = ""
+    live: bool = False
 
     def __str__(self) -> str:
         at = "  ".join(part for part in (self.line, self.source) if part)
         if self.axis is not None:
             at += f"  axis {self.axis}"
+        at += "  (live)" if self.live else ""
         rows = [("at", at.strip()), ("got", self.got), ("want", self.want), ("why", self.why)]
         rows.append(("fix", self._fix_text()))
         rows += [("see" if i == 0 else "", line) for i, line in enumerate(self.related)]
@@ -85,6 +88,7 @@ class Report:
         nodes: how many values the types were asked about.
         seconds: time spent, by part of the check.
         tried: fixes that were tried out.
+        live: why the step was checked live, op by op, in place of a capture; "" where it was not.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -95,6 +99,7 @@ class Report:
     nodes: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     tried: int = 0
+    live: str = ""
 
     @property
     def ok(self) -> bool:
@@ -116,6 +121,8 @@ class Report:
         parts = [str(finding) for finding in self.findings]
         if found:
             parts.append(f"{found} finding{'s' if found > 1 else ''}{self._tried_text()}")
+        if self.live:
+            parts.append(f"checked live, op by op, as it cannot be captured: {self.live}")
         parts += [_listed("established", self.established)]
         parts += [_listed("undecided", _shortened(self.undecided))]
         if self.unknown_ops:
@@ -160,6 +167,7 @@ class Report:
             "nodes": self.nodes,
             "seconds": self.seconds,
             "tried": self.tried,
+            "live": self.live or None,
         }
 
 

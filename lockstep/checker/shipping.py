@@ -37,6 +37,8 @@ def to_bytes(trace: RankTrace) -> bytes:
             meta = {key: node.meta[key] for key in ("val", META) if key in node.meta}
             row = (node.op, node.name, node.target, node.args, node.kwargs, meta)
             writer.dump(row)
+        names = {str(node.target) for node in nodes if node.op == "get_attr"}
+        writer.dump({name: getattr(trace.graph.gm, name) for name in names})
         own: dict[str, Any] = {"gm": None, "fakes": [], "fake_mode": None, "out_spec": None}
         graph = dataclasses.replace(trace.graph, **own)
         writer.dump(dataclasses.replace(trace, graph=graph))
@@ -61,8 +63,9 @@ def from_bytes(data: bytes) -> RankTrace:
             node = graph.create_node(op, target, args, kwargs, name)
         node.meta.update(meta)
         reader.nodes[name] = node
+    constants = reader.load()
     trace: RankTrace = reader.load()
-    trace.graph.gm = GraphModule(torch.nn.Module(), graph)
+    trace.graph.gm = GraphModule(constants, graph)
     return trace
 
 

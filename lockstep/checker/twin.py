@@ -47,16 +47,18 @@ def judge(
     gold: Gold,
     step: Callable[..., Any],
     make: Callable[[Any], Any],
+    world_of: Callable[..., World] = capture_world,
 ) -> Twin:
     """Run the step on one rank and compare its results.
 
     Args:
         world: jittered; `gold` is its judged run, whose placement is used.
         step, make: as for `capture_world`; `make` gets a mesh of the same axes, each of one rank.
+        world_of: captures the step.
     """
     try:
         with _compat.quiet_fake_errors():
-            one = capture_world(step, make, dict.fromkeys(world.mesh, 1))
+            one = world_of(step, make, dict.fromkeys(world.mesh, 1))
     except (LockstepError, RuntimeError, ValueError, IndexError, AssertionError) as error:
         return Twin(why_not=f"the step does not run on one rank: {str(error).splitlines()[0]}")
     return beside(world, gold, one)

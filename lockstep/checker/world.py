@@ -28,6 +28,7 @@ from lockstep.spmd.claims import Recording, recording_claims
 from lockstep.spmd.types import Type
 
 Types = dict[str, Type]
+How = Callable[[Step, Call, State, Checking], StepGraph]
 SEED = 20
 
 
@@ -146,7 +147,7 @@ def capture_world(
         coordinate = dict(zip(mesh, place, strict=True))
         with simulated_rank(rank, mesh) as made:
             ranks.append(
-                _capture_rank(step, _by_shape(make) if by_shape else make, made, rank, coordinate)
+                capture_rank(step, _by_shape(make) if by_shape else make, made, rank, coordinate)
             )
     return World(dict(mesh), ranks)
 
@@ -192,17 +193,19 @@ def simulated_rank(rank: int, mesh: Mapping[str, int]) -> Iterator[Any]:
                 os.environ[name] = old
 
 
-def _capture_rank(
+def capture_rank(
     function: Callable[..., Any],
     make: Callable[[Any], Any],
     made: Any,
     rank: int,
     coordinate: dict[str, int],
+    how: How = capture_call,
 ) -> RankTrace:
+    """Capture a step for the rank that this process plays; see `capture_world`, `trace_call`."""
     with recording_claims() as said:
         args, kwargs = arguments_of(make(made))
     step = Step(function)
-    return trace_call(step, step.call(args, kwargs), said, made, rank, coordinate)
+    return trace_call(step, step.call(args, kwargs), said, made, rank, coordinate, how)
 
 
 def trace_call(
@@ -212,6 +215,7 @@ def trace_call(
     mesh: Any,
     rank: int,
     coordinate: dict[str, int],
+    how: How = capture_call,
 ) -> RankTrace:
     """Capture one call for a check, on the rank that this process is or plays.
 
@@ -219,6 +223,7 @@ def trace_call(
         said: the claims that were made while the call's arguments were built.
         mesh: the rank's DeviceMesh.
         rank, coordinate: the rank's place in it, row-major.
+        how: what makes the graph.
 
     Returns:
         The capture, with the values that the inputs have now; nothing is jittered yet.
@@ -228,7 +233,7 @@ def trace_call(
     """
     state = collect(call)
     checking = Checking()
-    graph = capture_call(step, call, state, checking)
+    graph = how(step, call, state, checking)
     values = input_values(graph, call, state)
     trace = trace_of(graph, checking.notes, values, state, mesh, rank, coordinate)
     for name, types in said_of(said, graph, call, state).items():
