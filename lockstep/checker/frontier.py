@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from lockstep.checker.compare import TOLERANCE, group_sum
+from lockstep.checker.compare import TOLERANCE, group_sum, same
 from lockstep.checker.simulate import Simulation, Values, op_name
 from lockstep.checker.world import World
 
@@ -63,10 +64,45 @@ def _times(sorted_: torch.Tensor, values: torch.Tensor, tolerance: float) -> tor
     return torch.searchsorted(sorted_, values + tolerance, right=True) - first
 
 
+def in_place(world: World, values: list[Any], whole: torch.Tensor) -> bool:
+    """Whether each rank holds the whole one-rank value or an even piece of it, or pending parts."""
+    for count in range(len(world.wide) + 1):
+        for axes in itertools.combinations(world.wide, count):
+            sums = group_sum(world, values, list(axes))
+            if all(_is_piece(value, whole) for value in sums):
+                return True
+    return False
+
+
+def _is_piece(value: torch.Tensor, whole: torch.Tensor) -> bool:
+    if value.shape == whole.shape:
+        return same(value, whole)
+    if value.dim() != whole.dim():
+        return False
+    cut = [dim for dim, n in enumerate(value.shape) if n != whole.shape[dim]]
+    if len(cut) != 1 or not value.shape[cut[0]] or whole.shape[cut[0]] % value.shape[cut[0]]:
+        return False
+    return any(same(value, piece) for piece in whole.split(value.shape[cut[0]], cut[0]))
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """Where a program parts from its one-rank twin.
+
+    Args:
+        row: the earliest unexplained row from which only unexplained ones lead to a wrong row.
+        lines: where it may have come from: what lies between that row and those that are explained,
+            and from where on elements lie in another order.
+    """
+
+    row: int | None = None
+    lines: tuple[str, ...] = ()
+
+
 def frontier(
     many: Simulation, one: Simulation, seen: Values, whole: Values, wrong: list[int]
-) -> int | None:
-    """The earliest unexplained row from which only unexplained ones lead to a wrong row.
+) -> Frontier:
+    """Find where the ranks' values stop being made of the one-rank program's.
 
     Args:
         seen, whole: the values on all ranks, and on the one.
@@ -74,21 +110,56 @@ def frontier(
     """
     pairs = _pairs(many, one)
     good: set[int] = set()
-    bad: set[int] = set()
+    ordered: set[int] = set()
     for row, partner in pairs.items():
         value = whole[partner][0]
-        if isinstance(value, torch.Tensor) and value.is_floating_point():
-            (good if explained(many.world, seen[row], value, counted=True) else bad).add(row)
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            continue
+        if explained(many.world, seen[row], value, counted=True):
+            good.add(row)
+            if in_place(many.world, seen[row], value):
+                ordered.add(row)
+    first = _first(many, pairs, good, wrong)
+    early = _first(many, pairs, ordered, wrong)
+    lines = _between(many, pairs, first)
+    if early is not None and early != first:
+        lines += [many.line(early), *_between(many, pairs, early)]
+    own = many.line(first) if first is not None else ""
+    return Frontier(first, tuple(line for line in dict.fromkeys(lines) if line and line != own))
+
+
+def _first(many: Simulation, pairs: dict[int, int], good: set[int], wrong: list[int]) -> int | None:
+    """The earliest row that has a partner and is not good, on the ways back from what is wrong."""
     todo, done, first = list(wrong), set(), None
     while todo:
         row = todo.pop()
         if row in done or row in good:
             continue
         done.add(row)
-        if row in bad:
+        if row in pairs and _floating(many, row):
             first = row if first is None else min(first, row)
         todo += many.sources(row)
     return first
+
+
+def _floating(many: Simulation, row: int) -> bool:
+    value = many.rows[row][0].meta.get("val")
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _between(many: Simulation, pairs: dict[int, int], row: int | None, most: int = 3) -> list[str]:
+    """Lines of what has no partner on one rank, as collectives have none, just before a row."""
+    found: list[str] = []
+    todo, done = ([] if row is None else many.sources(row)), set()
+    while todo:
+        row = max(todo)
+        todo.remove(row)
+        if row in done or row in pairs or many.phase[row] == "input":
+            continue
+        done.add(row)
+        found.append(many.line(row))
+        todo += many.sources(row)
+    return list(dict.fromkeys(line for line in found if line))[:most]
 
 
 def _pairs(many: Simulation, one: Simulation) -> dict[int, int]:
@@ -104,7 +175,7 @@ def _keyed(sim: Simulation) -> dict[tuple[str, str, int], int]:
         name = op_name(nodes[0])
         if sim.phase[row] not in ("forward", "after") or name in ("", "getitem"):
             continue
-        if sim.written(row):
+        if sim.written(row) or row in sim.overwritten:
             continue  # holds its result only later
         key = (sim.line(row), name)
         seen[key] = seen.get(key, 0) + 1

@@ -68,11 +68,23 @@ def choose(seen: Witnesses) -> list[Finding]:
     if contradicted:  # whatever else is said was said of values that are not as claimed
         return _distinct([*first, *contradicted])
     if seen.loss or seen.twin.loss_differs:
-        forward = [*first, *types[:2]] if not first else first
+        forward = first or _beside(types[:2], seen.twin.findings)
         return _distinct(forward or seen.twin.findings or seen.loss)
     located = [_explained(finding, types) for finding in (*seen.backward, *seen.after)]
     found = [*first, *located]
     return _distinct(found or types[:2] or seen.twin.findings)
+
+
+def _beside(types: list[Finding], twin: list[Finding]) -> list[Finding]:
+    """What the types say of a forward, with the line from which one rank has other numbers.
+
+    What they object to may be a consequence of what happened there, which is legal by its types.
+    """
+    if not types or not twin or not twin[0].line:
+        return types
+    lines = [*types[0].related, twin[0].line, *twin[0].related]
+    related = [line for line in dict.fromkeys(lines) if line != types[0].line]
+    return [dataclasses.replace(types[0], related=tuple(related)), *types[1:]]
 
 
 def _explained(finding: Finding, types: list[Finding]) -> Finding:
