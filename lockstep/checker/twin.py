@@ -14,7 +14,7 @@ import torch
 from lockstep import _compat
 from lockstep.checker.compare import group_sum, relation, same
 from lockstep.checker.finding import Finding
-from lockstep.checker.frontier import explained, frontier
+from lockstep.checker.frontier import Frontier, explained, frontier
 from lockstep.checker.gold import Gold
 from lockstep.checker.lines import source_of
 from lockstep.checker.matching import Map, index_map
@@ -196,8 +196,8 @@ def _differing(held: list[torch.Tensor], whole: torch.Tensor, maps: Map) -> int 
     return None
 
 
-def _finding(sim: Simulation, row: int | None, told: list[str]) -> Finding:
-    line = sim.line(row) if row is not None else ""
+def _finding(sim: Simulation, first: Frontier, told: list[str]) -> Finding:
+    line = sim.line(first.row) if first.row is not None else ""
     more = f", and {len(told) - 3} more" if len(told) > 3 else ""
     wide = sim.world.wide
     return Finding(
@@ -212,4 +212,5 @@ def _finding(sim: Simulation, row: int | None, told: list[str]) -> Finding:
         if line
         else "",
         witness="twin",
+        related=first.lines,
     )
