@@ -49,6 +49,10 @@ BARS = [
         limit_s=3600,
     ),
     Bar("a forgotten conversion is named at its line, its printed fix passes", "-m tests.flagship"),
+    Bar(
+        "transformers' and megatron-core's layers: right silent, each left-out collective found",
+        "-m tests.clients",
+    ),
     Bar("a wrong cell of a test matrix fails with its line, the right pass", "-m tests.plugin"),
     Bar(
         "three ways side by side, from empty caches and warm",
