@@ -48,7 +48,12 @@ BARS = [
         "-m tests.bitwise --ranks 2 4",
         limit_s=3600,
     ),
+    Bar("ranks whose data run out apart train as one process over the union", "-m tests.uneven"),
     Bar("a forgotten conversion is named at its line, its printed fix passes", "-m tests.flagship"),
+    Bar(
+        "right programs of 15 parallelisms: no finding, 2 % of nodes unknown at most",
+        "-m tests.silent",
+    ),
     Bar(
         "transformers' and megatron-core's layers: right silent, each left-out collective found",
         "-m tests.clients",

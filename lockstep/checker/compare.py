@@ -38,11 +38,18 @@ def equal_axes(world: World, values: list[Any]) -> list[str]:
 
 
 def group_sum(world: World, values: list[Any], over: list[str]) -> list[Any]:
-    """On each rank, the sum of the values of its group over some axes."""
+    """On each rank, the sum of the values of its group over some axes.
+
+    Uneven shards are no terms of a sum: where shapes differ, each rank keeps its own.
+    """
     if not over:
         return list(values)
     found: list[Any] = [None] * len(values)
     for group in world.groups(over):
+        if len({getattr(values[rank], "shape", None) for rank in group}) > 1:
+            for rank in group:
+                found[rank] = values[rank]
+            continue
         total = sum(values[rank] for rank in group[1:]) + values[group[0]]
         for rank in group:
             found[rank] = total
