@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 
 import lockstep as ls
@@ -80,3 +81,22 @@ def test_an_algorithm_that_needs_its_ranks_is_not_compared():
 
     told = "\n".join(ls.check(step, _make, mesh={"tp": 2}, repair_s=0).established)
     assert "one rank: not compared, the step does not run on one rank" in told
+
+
+def test_a_loss_that_is_scaled_and_averaged_is_told_at_the_line_of_the_scale():
+    def make(mesh: Any) -> Any:
+        rows = random(0, 4, 4).chunk(mesh.size())
+        return Held(mesh, w=(random(1, 4), ls.R)), rows[mesh.get_local_rank("dp")]
+
+    def step(m: Held, x: torch.Tensor, scale: bool = True) -> torch.Tensor:
+        loss = ls.loss(((x * m.w) ** 2).mean(), dp="mean")
+        scaled = loss / dist.get_world_size() if scale else loss
+        scaled.backward()
+        ls.reduce_grads(m, dp="mean")
+        return loss
+
+    (finding,) = ls.check(step, make, mesh={"dp": 2}, data="dp", repair_s=0).findings
+    assert finding.source.startswith("scaled = loss /") and finding.axis == "dp"
+    assert "the mean of the ranks' losses over dp is 0.5 times" in finding.got
+    right = ls.check(lambda m, x: step(m, x, False), make, mesh={"dp": 2}, data="dp", repair_s=0)
+    assert right.ok

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from lockstep.checker.compare import same_along
+import torch
+
+from lockstep.checker.compare import group_sum, relation, same, same_along
 from lockstep.checker.finding import Finding
 from lockstep.checker.lines import source_of
 from lockstep.checker.simulate import Simulation, Values, op_name
+from lockstep.checker.world import World
 from lockstep.spmd.types import Type
 
 # A pending sum stays one through these.
@@ -101,4 +105,55 @@ def _undeclared(sim: Simulation, row: int, axis: str) -> Finding:
         fix=f'loss = ls.loss(loss, {axis}="mean"), if each rank holds its share of a mean; '
         "else reduce what varies before it",
         witness="gold",
+    )
+
+
+def total(world: World, losses: list[list[torch.Tensor]], ways: list[dict[str, str]]) -> list[Any]:
+    """The job's loss on each rank, made of the ranks' as `ways` say, one for each backward()."""
+    made = [_combined(world, held, way) for held, way in zip(losses, ways, strict=True)]
+    return [sum(parts[1:], parts[0]) for parts in zip(*made, strict=True)]
+
+
+def _combined(world: World, values: list[torch.Tensor], ways: dict[str, str]) -> list[Any]:
+    for axis, way in ways.items():
+        if way != "same":
+            values = group_sum(world, values, [axis])
+        if way == "mean":
+            values = [value / world.mesh[axis] for value in values]
+    return values
+
+
+def miscounted(
+    sim: Simulation, roots: list[int], seen: Values, ways: list[dict[str, str]], one: torch.Tensor
+) -> Finding | None:
+    """Whether the ranks' losses would make up the one-rank loss if they were counted otherwise.
+
+    Args:
+        roots: the rows of the losses, of which none is wrong by itself.
+        ways: how each is said to combine; see `Meaning`.
+        one: the loss on one rank.
+    """
+    losses = [seen[row] for row in roots]
+    for axis in sim.world.wide:
+        for said, other in (("mean", "sum"), ("sum", "mean")):
+            if any(way[axis] != said for way in ways):
+                continue
+            counted = total(sim.world, losses, [{**way, axis: other} for way in ways])
+            if all(same(value, one) for value in counted):
+                how = relation(total(sim.world, losses, ways)[0], one)
+                return _miscounted(sim.line(roots[0]), axis, said, other, how)
+    return None
+
+
+def _miscounted(line: str, axis: str, said: str, other: str, how: str) -> Finding:
+    return Finding(
+        "LS540",
+        "the program does not compute what it computes on one rank",
+        line=line,
+        source=source_of(line),
+        axis=axis,
+        got=f"the {said} of the ranks' losses over {axis} is {how}",
+        want=f"a loss whose {said} over {axis} is the loss of one rank",
+        why=f"the losses here add up to it as a {other}: they are scaled already, or said wrongly",
+        witness="twin",
     )

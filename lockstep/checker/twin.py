@@ -12,11 +12,12 @@ from typing import Any
 import torch
 
 from lockstep import _compat
-from lockstep.checker.compare import group_sum, relation, same
+from lockstep.checker.compare import relation, same
 from lockstep.checker.finding import Finding
 from lockstep.checker.frontier import Frontier, explained, frontier
 from lockstep.checker.gold import Gold
 from lockstep.checker.lines import source_of
+from lockstep.checker.loss import miscounted, total
 from lockstep.checker.matching import Map, index_map
 from lockstep.checker.placement import jitter
 from lockstep.checker.simulate import Divergent, Simulation, Values
@@ -33,6 +34,7 @@ class Twin:
         compared: what was compared, by name.
         loss_differs: whether the forward is wrong already.
         undecided: results whose place in the one-rank result is not known.
+        miscounted: what to say where each rank's loss is right and their sum or mean is not.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -40,6 +42,7 @@ class Twin:
     compared: list[str] = field(default_factory=list)
     loss_differs: bool = False
     undecided: list[str] = field(default_factory=list)
+    miscounted: Finding | None = None
 
 
 def judge(
@@ -129,7 +132,8 @@ def _compare(
                 wrong.append(many.index[str(many.world.ranks[0].grads[name])])
     if told:
         first = frontier(many, single, seen, whole, wrong)
-        twin.findings.append(_finding(many, first, told))
+        counted = twin.miscounted if first.row is None else None
+        twin.findings.append(counted or _finding(many, first, told))
     return twin
 
 
@@ -148,10 +152,12 @@ def _compare_losses(
         return [row for row, b in pairs if not explained(many.world, seen[row], whole[b][0])]
     # Of several backwards only the sum counts: ranks may share out their batches otherwise.
     twin.compared.append("the loss")
-    combined = [_combined(gold, seen[r], w) for r, w in zip(ours, gold.meaning.roots, strict=True)]
-    totals = [sum(parts[1:], parts[0]) for parts in zip(*combined, strict=True)]
+    ways = gold.meaning.roots
     expected = sum((whole[b][0] for b in theirs[1:]), whole[theirs[0]][0])
-    return [] if all(same(total, expected) for total in totals) else ours
+    if all(same(t, expected) for t in total(many.world, [seen[row] for row in ours], ways)):
+        return []
+    twin.miscounted = miscounted(many, ours, seen, ways, expected)
+    return ours
 
 
 def _compare_results(
@@ -173,16 +179,6 @@ def _returned(sim: Simulation) -> list[int]:
     output = sim.world.ranks[0].graph.gm.graph.output_node().args[0]
     leaves = [leaf for leaf in sim.world.ranks[0].graph.returns if leaf.kind == "output"]
     return [sim.at[0][output[leaf.index]] for leaf in leaves]  # type: ignore[index]
-
-
-def _combined(gold: Gold, values: list[torch.Tensor], ways: dict[str, str]) -> list[torch.Tensor]:
-    """The job's loss, made of the ranks' as it was said."""
-    for axis, way in ways.items():
-        if way != "same":
-            values = group_sum(gold.world, values, [axis])
-        if way == "mean":
-            values = [value / gold.world.mesh[axis] for value in values]
-    return values
 
 
 def _row(sim: Simulation, name: str) -> int:
