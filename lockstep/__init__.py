@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lockstep.checker.check import check as check
     from lockstep.errors import LockstepError as LockstepError
+    from lockstep.run.even import even_batches as even_batches
     from lockstep.run.step import compile as compile
     from lockstep.run.summary import summary as summary
     from lockstep.spmd.claims import intended as intended
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from lockstep.spmd.types import R as R
     from lockstep.spmd.types import S as S
     from lockstep.spmd.types import V as V
+    from lockstep.spmd.weighted import weighted_mean as weighted_mean
 
 __version__ = "0.1.0"
 
@@ -50,6 +52,7 @@ _HOME = {
     "check": "lockstep.checker.check",
     "compile": "lockstep.run.step",
     "convert": "lockstep.spmd.typed_collectives",
+    "even_batches": "lockstep.run.even",
     "intended": "lockstep.spmd.claims",
     "loss": "lockstep.spmd.reduce",
     "mesh": "lockstep.spmd.mesh",
@@ -61,6 +64,7 @@ _HOME = {
     "summary": "lockstep.run.summary",
     "type_parameters": "lockstep.spmd.signature",
     "typed": "lockstep.spmd.claims",
+    "weighted_mean": "lockstep.spmd.weighted",
 }
 
 __all__ = [
@@ -79,6 +83,7 @@ __all__ = [
     "check",
     "compile",
     "convert",
+    "even_batches",
     "intended",
     "loss",
     "mesh",
@@ -90,6 +95,7 @@ __all__ = [
     "summary",
     "type_parameters",
     "typed",
+    "weighted_mean",
 ]
 
 

@@ -26,6 +26,7 @@ NAMES = [
     "check",
     "compile",
     "convert",
+    "even_batches",
     "intended",
     "loss",
     "mesh",
@@ -37,6 +38,7 @@ NAMES = [
     "summary",
     "type_parameters",
     "typed",
+    "weighted_mean",
 ]
 
 
