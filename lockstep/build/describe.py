@@ -22,6 +22,7 @@ _TOLD = {
     "fingerprint",
     "contract",
     "schedule",
+    "check",
     "blobs",
 }
 
@@ -48,6 +49,7 @@ def describe(path: str | os.PathLike[str]) -> str:
         _requires(manifest.get("requires", {})),
         _contract(manifest.get("contract", {})),
         _schedule(manifest.get("schedule", [])),
+        _check(manifest.get("check", {})),
         _blobs(manifest["blobs"]),
         _fields("fingerprint", manifest.get("fingerprint", {})),
         _fields("also", {key: manifest[key] for key in sorted(set(manifest) - _TOLD)}),
@@ -117,6 +119,27 @@ def _schedule(schedule: list[dict[str, Any]]) -> str:
         for item in schedule
     ]
     return _table("collectives", rows)
+
+
+def _check(check: dict[str, Any]) -> str:
+    """What the check at the build said; an artifact with findings is never made."""
+    if not check:
+        return ""
+    if check["mode"] == "off":
+        return "check: off, the gradients of this step were not checked"
+    rows = [("established", line) for line in check.get("established", [])]
+    rows += [("undecided", line) for line in check.get("undecided", [])]
+    values = check.get("values", 0)
+    unknown = check.get("unknown", {}).items()
+    rows += [("unknown", f"{count} of {values} values along {axis}") for axis, count in unknown]
+    rules = check.get("no rule for", {}).items()
+    rows += [("unknown", f"{op}, {count} times: no type rule") for op, count in rules]
+    rows += [("pending", f"{way} over {axis}") for axis, way in check.get("pending", {}).items()]
+    for intent in check.get("intended", []):
+        rows.append(("intended", f"{intent['name']}, {intent['line']}: {intent['reason']}"))
+    took = f" in {check['seconds']:.2f} s" if "seconds" in check else ""
+    head = f"check: {check['mode']}, no findings{took}"
+    return "\n".join([head, *_table("", rows).splitlines()[1:]])
 
 
 def _blobs(blobs: list[dict[str, Any]]) -> str:

@@ -38,11 +38,13 @@ class Built:
     Args:
         unknown: axis -> number of values whose type is not known.
         replicas: axis -> the parameters that the step takes for equal on all ranks.
+        own: axis -> the parameters that nothing was found of because the ranks' values differ.
     """
 
     report: Report
     unknown: dict[str, int]
     replicas: dict[str, list[str]]
+    own: dict[str, list[str]]
 
 
 NONLINEAR, ADDED, MIXED = "LS502", "LS501", ("LS503", "LS504")
@@ -69,10 +71,11 @@ def judge_built(
     Returns:
         A report whose findings are definite, what was not known, and which inputs are replicas.
     """
-    report, unknown, replicas = Report(), dict[str, int](), dict[str, list[str]]()
+    report = Report()
+    found = Built(report, {}, {}, {})
     if mesh is None or checking.graph is None:
         report.established.append("nothing: the step names no mesh")
-        return Built(report, unknown, replicas)
+        return found
     sizes = dict(zip(mesh.mesh_dim_names, mesh.shape, strict=True))
     origin = dict.fromkeys(sizes, 0)
     graph = checking.graph
@@ -85,9 +88,10 @@ def judge_built(
         for axis in world.wide:
             judge = _Axis(world, axis, axis in (pending or {}), apart or {})
             report.findings += judge.findings()
-            unknown[axis] = judge.count(report)
-            replicas[axis] = judge.replicas()
-    return Built(report, unknown, replicas)
+            found.unknown[axis] = judge.count(report)
+            found.replicas[axis] = judge.replicas()
+            found.own[axis] = judge.own
+    return found
 
 
 class _Axis:
@@ -98,6 +102,7 @@ class _Axis:
     ) -> None:
         self.world, self.axis, self.pending, self.apart = world, axis, pending, apart
         self.trace: RankTrace = world.ranks[0]
+        self.own: list[str] = []
         self.flow = Flow(graphs_of(world, axis, rows=False)).run()
         graphs = self.flow.graphs
         self.ties = Ties(self.flow, frozenset(graphs.cotangents) if graphs.roots else None).run()
@@ -197,9 +202,11 @@ class _Axis:
         found = []
         for gradient in self._all_gradients():
             declared = gradient.wanted is not None and gradient.wanted.kind not in "RI"
-            if declared or self.axis in self.apart.get(gradient.name, ()):
+            if declared or not along.alone(gradient.node, *filter(None, [gradient.raw])):
                 continue
-            if along.alone(gradient.node, *filter(None, [gradient.raw])):
+            if self.axis in self.apart.get(gradient.name, ()):
+                self.own.append(gradient.name)
+            else:
                 found.append(self._fault(gradient, repr(kinds[0])))
         return found
 

@@ -71,6 +71,10 @@ def _captured(step: Step, call: Call, sizes: dict[str, int]) -> World:
     trains = any(spec.requires_grad for spec in world.ranks[0].graph.inputs)
     if trains and not world.ranks[0].notes.roots:
         world = capture_world(differentiated(function), make, sizes)
+    for trace in world.ranks:  # what was accumulated before is no part of this call's derivative
+        for at, spec in enumerate(trace.graph.inputs):
+            if spec.kind == "grad":
+                trace.inputs[at] = torch.zeros_like(trace.inputs[at])
     return world
 
 

@@ -64,6 +64,7 @@ def judged(
             {"name": name, "reason": reason, "line": line} for reason, name, *_, line in intents
         ],
         "replicas": {axis: built.replicas[axis] for axis in options.data if axis in built.replicas},
+        "own": {axis: names for axis, names in built.own.items() if names},
         "seconds": round(time.monotonic() - begin, 3),
     }
 
@@ -84,7 +85,7 @@ def _by_types(
     except Exception as error:
         told = f"the types could not be asked: {type(error).__name__}: {error}"
         here.say(f"{told}; the step is built unchecked, `lockstep check SCRIPT` checks it")
-        return Built(Report(undecided=[told]), {}, {})
+        return Built(Report(undecided=[told]), {}, {}, {})
 
 
 def _refuse(name: str, findings: list[Finding]) -> None:

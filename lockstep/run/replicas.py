@@ -16,7 +16,7 @@ import torch
 
 from lockstep.capture.marks import marks_of
 from lockstep.capture.state import State
-from lockstep.errors import ReplicaError
+from lockstep.errors import CheckError, ReplicaError
 from lockstep.fleet.replicas import Odd
 from lockstep.fleet.say import ranks_text
 from lockstep.run.options import Options
@@ -105,26 +105,41 @@ class Replicas:
 
     # -- what it means
 
-    def judge(self, step: str, replicas: dict[str, list[str]], here: Session) -> None:
+    def refuse_changed(self, step: str, checked: dict[str, Any], path: str | None) -> None:
+        """Refuse an artifact whose check let gradients pass because each rank had its own values.
+
+        Raises:
+            CheckError: the ranks hold copies now, so that these gradients must be reduced.
+        """
+        for axis, names in checked.get("own", {}).items():
+            equal = [name for name in names if name not in self.odd.get(axis, {})]
+            if equal and axis in self.axes:
+                raise CheckError(
+                    f"{step} was checked when each rank of {axis} had parameters of its own",
+                    where=path,
+                    got=f"the same {', '.join(equal[:4])} on every rank of {axis}",
+                    want="other values on each rank, since nothing reduces their gradients",
+                    why="copies that step by their own gradients drift apart",
+                    fix="delete the artifact: the next start checks the step anew",
+                )
+
+    def judge(self, step: str, checked: dict[str, Any], here: Session) -> None:
         """Tell of parameters that are not the copies that the step takes them for.
 
         What a mark declares is an error. What is only assumed, since the batches differ along the
         axis and the step reduces the gradient over it, is a warning.
 
         Args:
-            replicas: of the artifact: axis -> what its program takes for copies.
+            checked: the artifact's "check"; its "replicas" are what the program takes for copies.
 
         Raises:
             ReplicaError: on every rank.
         """
         for axis, names in self.odd.items():
             said = {n: r for n, r in names.items() if (axis, n) in self.said}
-            taken = {
-                n: r for n, r in names.items() if n in replicas.get(axis, ()) and n not in said
-            }
-            here.journal.event(
-                "apart", step=step, axis=axis, said=sorted(said), taken=sorted(taken)
-            )
+            copies = set(checked.get("replicas", {}).get(axis, ())) - set(said)
+            taken = {n: r for n, r in names.items() if n in copies}
+            here.journal.event("apart", step=step, axis=axis, names=[*said, *taken])
             if said:
                 why = f"they are declared to be the same on every rank of {axis}"
                 raise _told(step, axis, said, f"{why}; copies that start apart stay apart")

@@ -136,7 +136,8 @@ class CompiledStep:
             variant.verify(call, bound)
         if replicas is not None:
             with here.fleet.guard(f"comparing the parameters of {self.name}"):
-                replicas.judge(self.name, variant.replicas, here)
+                replicas.judge(self.name, variant.checked, here)
+                replicas.refuse_changed(self.name, variant.checked, obtained.path)
         self._variants[key] = variant
         self._contracts[name] = words
         self._asked.append(asked)

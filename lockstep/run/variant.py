@@ -31,8 +31,7 @@ class Variant:
         self, artifact: Artifact, program: Callable[[list[Any]], Sequence[Any]], name: str
     ) -> None:
         self.name, self.digest = name, artifact.digest
-        checked = artifact.manifest.get("check", {})
-        self.replicas: dict[str, list[str]] = checked.get("replicas", {})
+        self.checked: dict[str, Any] = artifact.manifest.get("check", {})
         self._program = program
         contract = artifact.manifest["contract"]
         self._inputs = contract["inputs"]
