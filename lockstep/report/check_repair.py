@@ -29,7 +29,8 @@ def repair(job: Job, judged: Judged, budget_s: float) -> None:
 
         def again(edits: Sequence[Edit], step: JudgedStep = step) -> Examined:
             left = max(end - time.monotonic(), 0.1)
-            changed = dataclasses.replace(job, edits=tuple(edits), limit_s=min(job.limit_s, left))
+            limit = min(job.limit_s, left)
+            changed = dataclasses.replace(job, edits=tuple(edits), limit_s=limit, live=judged.live)
             now = examine(changed, hopeful=len(step.report.findings) == 1)
             return _not_worse(judged, now, step.step)
 

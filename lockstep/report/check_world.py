@@ -15,15 +15,16 @@ import linecache
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from lockstep.checker import twin
-from lockstep.checker.check import conclude, witnesses
+from lockstep.checker.check import conclude, parted_report, witnesses
 from lockstep.checker.edits import Edit
 from lockstep.checker.finding import Report
 from lockstep.checker.gold import Gold
+from lockstep.checker.meeting import Parted
 from lockstep.checker.patch import edited_texts
 from lockstep.checker.placement import same_batch
 from lockstep.checker.shipping import from_bytes
@@ -32,8 +33,9 @@ from lockstep.checker.verdict import Witnesses
 from lockstep.checker.world import World
 from lockstep.errors import CaptureError, LockstepError, UsageError
 from lockstep.report.check import no_result, no_step
+from lockstep.report.hub import Hub
 from lockstep.report.job import Outcome, run_job
-from lockstep.report.world_check import Shipped
+from lockstep.report.world_check import LIVE, Shipped
 from lockstep.run import edited
 from lockstep.spmd.mesh import SIZES
 
@@ -64,11 +66,13 @@ class Judged:
     Args:
         not_called: the steps that it did not reach.
         failed: the traceback where it failed after a step was captured.
+        live: step -> why it ran live, op by op.
     """
 
     steps: list[JudgedStep]
     not_called: list[str]
     failed: str = ""
+    live: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -90,6 +94,7 @@ class Job:
         calls: of steps, after which it is left.
         limit_s: seconds after which it is stopped.
         edits: lines that are other ones in this run; the files stay as they are.
+        live: step -> why it is run live, op by op, and not captured.
     """
 
     script: Path
@@ -99,6 +104,7 @@ class Job:
     calls: int
     limit_s: float
     edits: tuple[Edit, ...] = ()
+    live: Mapping[str, str] = field(default_factory=dict)
 
 
 def check_world(job: Job, repair_s: float = 0.0) -> Judged:
@@ -127,10 +133,21 @@ def examine(job: Job, hopeful: bool = False) -> Judged:
     Args:
         hopeful: of a step in which some witness finds a fault, do not ask the others.
     """
-    ran = captures(job)
+    job, ran = tapes(job)
     alone = functools.cache(lambda: captures(_alone(job, ran)).parts)
-    steps = [_judge(job, name, held, alone, hopeful) for name, held in ran.parts.items()]
-    return Judged(steps, ran.not_called, ran.failed)
+    steps = [
+        _parted(name, ran.parted[name], job)
+        if name in ran.parted
+        else _judge(job, name, held, alone, hopeful)
+        for name, held in ran.parts.items()
+    ]
+    return Judged(steps, ran.not_called, ran.failed, job.live)
+
+
+def _parted(name: str, parted: Parted, job: Job) -> JudgedStep:
+    parted.live = job.live[name]
+    report, seen = parted_report(parted, Report())
+    return JudgedStep(name, report, seen=seen)
 
 
 Parts = dict[str, list[tuple[Shipped, bytes]]]  # step -> what each rank that called it captured
@@ -138,11 +155,34 @@ Parts = dict[str, list[tuple[Shipped, bytes]]]  # step -> what each rank that ca
 
 @dataclass(frozen=True)
 class Captures:
-    """What a job's ranks captured; `failed` is a traceback, where a rank failed after that."""
+    """What a job's ranks captured; `failed` is a traceback, where a rank failed after that.
+
+    Args:
+        parted: steps that ran live, and whose ranks' collectives did not meet.
+    """
 
     parts: Parts
     not_called: list[str]
     failed: str = ""
+    parted: dict[str, Parted] = field(default_factory=dict)
+
+
+def tapes(job: Job) -> tuple[Job, Captures]:
+    """Run the script until its steps are captured; once more if some can only be run live.
+
+    Returns:
+        The job that captured all there is, and what it captured.
+    """
+    ran = captures(job)
+    refused = {
+        name: next(part.why for part, _ in held if part.why)
+        for name, held in ran.parts.items()
+        if len(held) == job.world and any(part.why for part, _ in held)
+    }
+    if job.live or not refused:
+        return job, ran
+    job = dataclasses.replace(job, live=refused)
+    return job, captures(job)
 
 
 def captures(job: Job) -> Captures:
@@ -156,7 +196,8 @@ def captures(job: Job) -> Captures:
         launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(job.world)]
         module = ["-m", "lockstep.report.world_script", name, str(job.calls), str(job.script)]
         command = [sys.executable, *launch, *module, *job.arguments]
-        outcome = run_job(command, _environment(job, folder), job.limit_s)
+        with _live(job, folder) as hub:
+            outcome = run_job(command, _environment(job, folder), job.limit_s)
         read = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
         parts: Parts = {}
         for rank in read:
@@ -168,7 +209,21 @@ def captures(job: Job) -> Captures:
     if not parts or (failed and any(len(held) < job.world for held in parts.values())):
         raise _nothing(job, failed, bool(read), outcome)
     not_called = {name for rank in read for name in rank["not_called"]} - set(parts)
-    return Captures(parts, sorted(not_called), failed[0] if failed else "")
+    parted = hub.parted if hub is not None else {}
+    return Captures(parts, sorted(not_called), failed[0] if failed else "", parted)
+
+
+@contextlib.contextmanager
+def _live(job: Job, folder: Path) -> Iterator[Hub | None]:
+    """Where the ranks meet whose steps run live, while inside."""
+    if not job.live:
+        yield None
+        return
+    address = folder / "hub"
+    hub = Hub(address)
+    (folder / LIVE).write_text(json.dumps({"steps": list(job.live), "hub": str(address)}))
+    with hub.serving():
+        yield hub
 
 
 def _environment(job: Job, folder: Path) -> dict[str, str]:
@@ -196,10 +251,11 @@ def _judge(
     alone: Callable[[], Parts],
     hopeful: bool,
 ) -> JudgedStep:
-    report = Report()
+    report = Report(live=job.live.get(name, ""))
     refused = dict.fromkeys(part.refused for part, _ in parts if part.refused)
     if refused:
-        return JudgedStep(name, report, "\n".join(refused))
+        head = [f"not captured: {report.live}; and live:"] if report.live else []
+        return JudgedStep(name, report, "\n".join([*head, *refused]))
     if len(parts) != job.world:
         there = ", ".join(str(part.place) for part, _ in parts)
         told = CaptureError(

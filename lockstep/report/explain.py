@@ -15,7 +15,7 @@ from lockstep.checker.source import bare, full_path, line_of, text_of
 from lockstep.checker.types import Typing, infer
 from lockstep.checker.world import World
 from lockstep.errors import UsageError
-from lockstep.report.check_world import Job, captures, importing_beside, world_of
+from lockstep.report.check_world import Job, importing_beside, tapes, world_of
 from lockstep.spmd.types import I, R, TensorType, Type
 
 
@@ -49,7 +49,7 @@ def explain(job: Job, file: Path, line: int) -> list[Explained]:
     """
     with importing_beside(job.script):
         found, lines = [], set()
-        for name, held in captures(job).parts.items():
+        for name, held in tapes(job)[1].parts.items():
             refused = next((part.refused for part, _ in held if part.refused), "")
             if refused:
                 raise UsageError(f"{name} was not captured", got=refused)

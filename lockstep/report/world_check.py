@@ -10,10 +10,13 @@ from typing import Any
 
 from lockstep import _compat
 from lockstep.capture.binding import Call
+from lockstep.capture.live import run_live
+from lockstep.checker.captured import why
 from lockstep.checker.shipping import to_bytes
 from lockstep.checker.world import trace_call
 from lockstep.errors import CaptureError, LockstepError, UsageError
 from lockstep.report.capture_check import Enough
+from lockstep.report.hub import meeting_at
 from lockstep.run.step import CompiledStep, refuse_nested, steps_made
 from lockstep.spmd.claims import Recording, recording_claims
 
@@ -26,6 +29,7 @@ class Shipped:
         mesh: axis -> size, outermost first; `place` is this rank's place in it, row-major.
         data: the axes over which batches differ.
         file: what holds the capture; "" where it was refused, with the text of the refusal.
+        why: the refusal in a line, where running the step live may do instead.
     """
 
     step: str
@@ -34,6 +38,18 @@ class Shipped:
     data: tuple[str, ...]
     file: str
     refused: str = ""
+    why: str = ""
+
+
+LIVE = "live"  # the file of a job's folder that says which steps are run so
+
+
+@dataclass(frozen=True)
+class Live:
+    """The steps that are run live, by name, and the address of the hub where ranks then meet."""
+
+    steps: tuple[str, ...] = ()
+    hub: str = ""
 
 
 class WorldCheck:
@@ -43,9 +59,11 @@ class WorldCheck:
         folder: where captures are put; `rank` makes their names this rank's own.
         calls: after so many calls of steps the script is left, whatever was not called yet. Only
             what is captured is safe: a step that runs may hang, if it is wrong.
+        live: steps that are not captured, but run live.
     """
 
-    def __init__(self, folder: Path, rank: int, calls: int) -> None:
+    def __init__(self, folder: Path, rank: int, calls: int, live: Live | None = None) -> None:
+        self._live = live or Live()
         self.shipped: dict[str, Shipped] = {}
         self._folder, self._rank, self._left = folder, rank, calls
         self._running = False  # a step, eagerly: what it calls is a part of it
@@ -89,9 +107,16 @@ class WorldCheck:
         try:
             sizes, place, coordinate = _place(step)
             data = (step.data,) if isinstance(step.data, str) else tuple(step.data or ())
-            trace = trace_call(step.step, call, self._said, step.mesh, place, coordinate)
+            where = (step.mesh, place, coordinate)
+            if step.name in self._live.steps:
+                with meeting_at(self._live.hub, step.name, sizes, place):
+                    trace = trace_call(step.step, call, self._said, *where, run_live)
+            else:
+                trace = trace_call(step.step, call, self._said, *where)
             file = f"{len(self.shipped)}-{self._rank}.trace"
             (self._folder / file).write_bytes(to_bytes(trace))
+        except CaptureError as error:
+            return Shipped(step.name, {}, self._rank, (), "", str(error), why(error))
         except LockstepError as error:
             return Shipped(step.name, {}, self._rank, (), "", str(error))
         finally:

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from lockstep import _compat
 from lockstep.report.capture_check import Enough
 from lockstep.report.capture_script import own_part
-from lockstep.report.world_check import WorldCheck
+from lockstep.report.world_check import LIVE, Live, WorldCheck
 from lockstep.run.edited import texts_from
 from lockstep.run.modes import calls_go_to
 from lockstep.run.script import run_rank
@@ -34,7 +34,9 @@ def main(folder: str, calls: str, script: str, *arguments: str) -> int:
         The exit code: 1 ends the other ranks too.
     """
     rank = int(os.environ["RANK"])
-    check = WorldCheck(Path(folder), rank, int(calls))
+    live = Path(folder) / LIVE
+    told = json.loads(live.read_text()) if live.exists() else {}
+    check = WorldCheck(Path(folder), rank, int(calls), Live(**told))
     failed = None
     try:
         with calls_go_to(check):
