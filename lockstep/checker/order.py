@@ -61,8 +61,9 @@ class Called:
         return out[there] == held[here] and into[there] == back[here]
 
     def __str__(self) -> str:
-        where = self.line or "an unknown line"
-        return f"{self.op} of {self.operand}, computed from {self.behind()}, at {where}"
+        where, behind = self.line or "an unknown line", self.behind()
+        from_ = f", computed from {behind}" if behind else ""
+        return f"{self.op} of {self.operand}{from_}, at {where}"
 
 
 def judge(world: World) -> list[Finding]:
