@@ -172,6 +172,43 @@ def capture_errors() -> tuple[type[BaseException], ...]:
     )
 
 
+def unknown_int(low: int, high: int) -> Any:
+    """A number of the trace in these bounds, both included, that is known only as a program runs.
+
+    The public `new_dynamic_size` is for sizes: it takes them to be no 0 and no 1.
+    """
+    from torch._guards import detect_fake_mode
+    from torch.fx.experimental.symbolic_shapes import constrain_range
+
+    made = detect_fake_mode().shape_env.create_unbacked_symint()
+    constrain_range(made, min=low, max=high)
+    return made
+
+
+def expression(number: Any) -> Any:
+    """The formula behind a number of the trace; None for one that has none, as an int."""
+    node = getattr(number, "node", None)
+    return getattr(node, "expr", None)
+
+
+def surely(condition: Any) -> bool:
+    """Whether a condition on numbers of the trace holds whatever they are; decides nothing."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return statically_known_true(condition)
+
+
+def undecided(error: BaseException) -> Any:
+    """The formula of numbers of the trace that torch wanted to decide by; None: another error."""
+    return getattr(error, "cond", None)
+
+
+def assumptions(mode: Any) -> list[tuple[Any, str]]:
+    """What a trace took to hold of its unknown numbers, and no graph checks: (formula, stack)."""
+    found = mode.shape_env.deferred_runtime_asserts.values()
+    return [(a.expr, "".join(a.stack.format())) for several in found for a in several]
+
+
 def is_wrapper_subclass(tensor: Any) -> bool:
     """Whether a tensor is a wrapper around others, such as a DTensor."""
     from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -463,7 +500,14 @@ def mesh_methods() -> list[Any]:
     from torch.distributed.device_mesh import DeviceMesh
 
     names = ("__getitem__", "_flatten", "_unflatten")
-    return [*(getattr(DeviceMesh, name) for name in names), vars(DeviceMesh)["mesh"].fget]
+    return [*(getattr(DeviceMesh, name) for name in names), mesh_table()]
+
+
+def mesh_table() -> Any:
+    """What gives a DeviceMesh's table of ranks: the getter of a property."""
+    from torch.distributed.device_mesh import DeviceMesh
+
+    return vars(DeviceMesh)["mesh"].fget
 
 
 @contextlib.contextmanager

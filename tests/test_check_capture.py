@@ -135,7 +135,7 @@ def test_five_obstacles_at_five_lines_are_listed_in_one_pass(tmp_path, capsys):
     for what in (
         "closes over the tensor SCALE",
         "looks at a tensor's value while it is captured",
-        "reads its rank: dist.get_rank()",
+        "branches on its rank: dp == 0\n",
         "dist.barrier cannot be part of a captured step",
         "changes Python state: model.seen\n",
     ):

@@ -82,12 +82,12 @@ def draws(model: Model, x: torch.Tensor) -> torch.Tensor:
     return model(x) * random.random()  # the line
 
 
-def asks_its_rank(model: Model, x: torch.Tensor) -> torch.Tensor:
-    return model(x) + dist.get_rank()  # the line
+def decides_by_its_rank(model: Model, x: torch.Tensor) -> torch.Tensor:
+    return model(x) if dist.get_rank() == 0 else x.sum()  # the line
 
 
-def asks_its_group(model: Model, x: torch.Tensor) -> torch.Tensor:
-    return model(x) + dist.group.WORLD.rank()  # type: ignore[union-attr]  # the line
+def counts_by_its_group(model: Model, x: torch.Tensor) -> torch.Tensor:
+    return model(x) + float(dist.group.WORLD.rank())  # type: ignore[union-attr]  # the line
 
 
 def sends(model: Model, x: torch.Tensor) -> torch.Tensor:
@@ -132,8 +132,8 @@ CASES: list[tuple[Callable[..., Any], str, str, str]] = [
     (counts_globally, "the step changes Python state: COUNT", "the line", "in-place update"),
     (remembers, "the step changes Python state: HISTORY", "noted here", "let the caller keep it"),
     (draws, "the step changes Python state: random", "the line", "outside the step"),
-    (asks_its_rank, "the step reads its rank: dist.get_rank()", "the line", "outside the step"),
-    (asks_its_group, "the step reads its rank: group.rank()", "the line", "outside the step"),
+    (decides_by_its_rank, "the step branches on its rank: dp == 0", "the line", "torch.where"),
+    (counts_by_its_group, "turns its rank into a Python number: dp", "the line", "without int()"),
     (sends, "dist.send cannot be part of a captured step", "the line", "a collective"),
     (forgets_to_wait, "the step never waits for an async all_reduce", "the line", "work.wait()"),
     (reduces_by_an_unknown_group, "a process group that is no mesh axis", "the line", "ls.mesh"),

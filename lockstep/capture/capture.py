@@ -22,11 +22,13 @@ from lockstep.capture.collectives import CollectiveRecorder
 from lockstep.capture.draws import Draws
 from lockstep.capture.going_on import going_on
 from lockstep.capture.graph import Effect, InputSpec, Leaf, StepGraph, input_spec
+from lockstep.capture.indexing import plain
+from lockstep.capture.machine import refusing_machine_reads
 from lockstep.capture.meshes import asking_meshes
 from lockstep.capture.obstacles import explain, say_captured
 from lockstep.capture.origin import OriginTracker
 from lockstep.capture.pystate import PythonState
-from lockstep.capture.rank import refusing_rank_reads
+from lockstep.capture.rank import reading_rank
 from lockstep.capture.readings import refusing_readings
 from lockstep.capture.refusal import refuse
 from lockstep.capture.standin import stand_ins, standing_in
@@ -138,7 +140,8 @@ class Tracing:
         """Refuse, while the step runs, what its graph could not hold."""
         with contextlib.ExitStack() as stack:
             if not self._lenient:  # a check draws for real, and may be seeded
-                stack.enter_context(refusing_rank_reads())
+                stack.enter_context(reading_rank(self.mode))
+                stack.enter_context(refusing_machine_reads())
                 stack.enter_context(Draws().watching())
             stack.enter_context(refusing_readings())
             stack.enter_context(going_on())
@@ -272,7 +275,7 @@ class Tracing:
 
     def _returned(self, result: Any) -> list[Any]:
         outputs: list[Any] = []
-        leaves, self.out_spec = pytree.tree_flatten(result)
+        leaves, self.out_spec = pytree.tree_flatten(plain(result))
         for leaf in leaves:
             if isinstance(leaf, torch.Tensor) and id(leaf) in self.index_of:
                 self.returns.append(Leaf("input", self.index_of[id(leaf)]))

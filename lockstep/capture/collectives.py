@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from lockstep import _compat
+from lockstep.capture.coordinates import place_of
 from lockstep.capture.hooks import swapped
 from lockstep.capture.origin import user_line
 from lockstep.capture.refusal import refuse
@@ -183,14 +184,14 @@ def _all_reduce(a: Arguments, axis: Axis) -> Any:
 def _broadcast(a: Arguments, axis: Axis) -> Any:
     source = a.get("group_src")
     if source is None:
-        if a["src"] not in axis.ranks:
+        source = place_of(a["src"], axis.name, axis.ranks)
+        if source is None:
             raise CaptureError(
                 f"broadcast from rank {a['src']}, which is not on axis {axis.name} here",
                 where=user_line(),
                 got=f"ranks {list(axis.ranks)}",
                 fix="say the source by its place on the axis: broadcast(..., group_src=0)",
             )
-        source = axis.ranks.index(a["src"])
     return spmd.broadcast(a["tensor"], source, axis.name), _into(a["tensor"])
 
 

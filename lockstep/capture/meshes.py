@@ -29,7 +29,7 @@ def asking_meshes(alone: bool) -> Iterator[None]:
     Raises:
         CaptureError: in the trace, where a step makes a process group and is captured alone.
     """
-    swaps = dict.fromkeys(_compat.mesh_methods(), _untraced)
+    swaps: dict[Any, Any] = dict.fromkeys(_compat.mesh_methods(), _untraced)
     if alone:
         c10d = dist.distributed_c10d
         swaps |= dict.fromkeys((c10d.new_group, c10d.split_group), _refused)

@@ -48,6 +48,16 @@ def is_user_file(filename: str) -> bool:
     return filename.startswith(_SITE) or not filename.startswith(_STDLIB)
 
 
+def is_torch_file(filename: str) -> bool:
+    """Whether code in this file is torch's."""
+    return filename.startswith(_TORCH)
+
+
+def is_own_file(filename: str) -> bool:
+    """Whether code in this file is Lockstep's, other than its models."""
+    return filename.startswith(_OURS) and not filename.startswith(_MODELS)
+
+
 @functools.cache
 def short_path(filename: str) -> str:
     """A file's path below the import root it belongs to: the same on every machine."""

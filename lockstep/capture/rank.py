@@ -1,86 +1,168 @@
-"""A step must not look at its rank: reads of it by user code are refused at their line.
+"""The rank in a step: user code gets a number that each rank reads as it runs, never this rank's.
 
-torch's own frames get the number, since its helpers ask for it and do not put it into the graph.
+torch's own frames get the int, since its helpers ask for it and do not put it into the graph.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import FrameType, FunctionType
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
+from lockstep import _compat
+from lockstep.capture.coordinates import Coordinates, giving_out
+from lockstep.capture.decisions import deciding
 from lockstep.capture.hooks import caller_frame, swapped
+from lockstep.capture.indexing import Indexing
 from lockstep.capture.origin import is_user_file, line_of
 from lockstep.capture.refusal import refuse
 from lockstep.errors import CaptureError
-
-_ENVIRONMENT = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "HOSTNAME")
-_CAPTURE = str(Path(__file__).with_name("capture.py"))
-_MESH = ("get_local_rank", "get_coordinate", "get_rank")
+from lockstep.spmd.mesh import WORLD, axis_of
 
 
 @contextlib.contextmanager
-def refusing_rank_reads() -> Iterator[None]:
-    """Refuse reads of the rank by user code on this thread while inside."""
+def reading_rank(mode: Any) -> Iterator[Coordinates]:
+    """Give user code on this thread the rank as numbers of the trace, while inside.
+
+    Args:
+        mode: the trace's fake mode.
+
+    Raises:
+        CaptureError: Python decides by the rank; at its line.
+    """
+    reads = _Reads(Coordinates())
+    c10d = dist.distributed_c10d
     swaps: dict[FunctionType, Any] = {
-        dist.distributed_c10d.get_rank: _asked("dist.get_rank()"),
-        dist.distributed_c10d.get_group_rank: _asked("dist.get_group_rank()"),
-        dist.distributed_c10d.get_node_local_rank: _asked("dist.get_node_local_rank()"),
-        type(os.environ).__getitem__: _environment,  # type: ignore[dict-item]
+        c10d.get_rank: reads.get_rank,
+        c10d.get_group_rank: reads.get_group_rank,
+        c10d.get_global_rank: reads.get_global_rank,
+        c10d.get_process_group_ranks: reads.get_process_group_ranks,
+        DeviceMesh.get_local_rank: reads.get_local_rank,  # type: ignore[dict-item]
+        DeviceMesh.get_coordinate: reads.get_coordinate,  # type: ignore[dict-item]
+        DeviceMesh.get_rank: reads.get_rank,  # type: ignore[dict-item]
+        _compat.mesh_table(): reads.get_table,
     }
-    for name in _MESH:
-        swaps[getattr(DeviceMesh, name)] = _asked(f"mesh.{name}()")
-    with swapped(swaps), _group_rank():
-        yield
+    with swapped(swaps), _group_rank(reads), deciding(reads.coordinates, mode):
+        with Indexing(), giving_out(reads.coordinates):
+            yield reads.coordinates
 
 
-def _asked(what: str) -> Any:
-    def read(original: Any, args: Any, kwargs: Any) -> Any:
-        _refuse_user(caller_frame(), what)
-        return original(*args, **kwargs)
+class _Reads:
+    """What takes the place of each function that tells the rank."""
 
-    return read
+    def __init__(self, coordinates: Coordinates) -> None:
+        self.coordinates = coordinates
 
+    def get_rank(self, original: Any, args: Any, kwargs: Any) -> Any:
+        return self._along(caller_frame(), "dist.get_rank()", original, args, kwargs)
 
-def _environment(original: Any, args: Any, kwargs: Any) -> Any:
-    frame = caller_frame()
-    while frame is not None and _is_stdlib(frame):
-        frame = frame.f_back
-    if args[1] in _ENVIRONMENT and not _is_importing(frame):
-        _refuse_user(frame, f'os.environ["{args[1]}"]')
-    return original(*args, **kwargs)
+    def get_local_rank(self, original: Any, args: Any, kwargs: Any) -> Any:
+        frame = caller_frame()
+        if not _is_users(frame):
+            return original(*args, **kwargs)
+        mesh, dim = args[0], (*args[1:], *kwargs.values(), None)[0]
+        original(*args, **kwargs)  # what is wrong with the arguments is its to say
+        return self.place(mesh.get_group(dim), "mesh.get_local_rank()", frame)
 
+    def get_coordinate(self, original: Any, args: Any, kwargs: Any) -> Any:
+        frame = caller_frame()
+        found = original(*args, **kwargs)
+        if not _is_users(frame) or found is None:
+            return found
+        groups = [args[0].get_group(i) for i in range(args[0].ndim)]
+        return type(found)(self.place(g, "mesh.get_coordinate()", frame) for g in groups)
 
-def _is_stdlib(frame: FrameType) -> bool:
-    name = frame.f_code.co_filename
-    return name.startswith("<frozen") or name == os.__file__
+    def get_group_rank(self, original: Any, args: Any, kwargs: Any) -> Any:
+        frame = caller_frame()
+        if not _is_users(frame):
+            return original(*args, **kwargs)
+        group, rank = (*args, *kwargs.values())[:2]
+        if group is None or group is dist.group.WORLD:
+            return rank
+        if self.coordinates.name_of(rank) != self._name(None):
+            _refuse_read(frame, "dist.get_group_rank(), of another rank's place")
+            return original(group, dist.get_rank())
+        return self.place(group, "dist.get_group_rank()", frame)
 
+    def get_global_rank(self, original: Any, args: Any, kwargs: Any) -> Any:
+        frame = caller_frame()
+        if not _is_users(frame):
+            return original(*args, **kwargs)
+        group, place = (*args, *kwargs.values())[:2]
+        if group is None or group is dist.group.WORLD:
+            return place
+        if not isinstance(place, int):
+            _refuse_read(frame, "dist.get_global_rank(), of a place that differs")
+            return original(group, 0)
+        original(*args, **kwargs)
+        return self._member(group, place, frame)
 
-def _is_importing(frame: FrameType | None) -> bool:
-    """Whether the trace set off an import: a library that lists the environment is not the step."""
-    while frame is not None and frame.f_code.co_filename != _CAPTURE:
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
-            return True
-        frame = frame.f_back
-    return False
+    def get_process_group_ranks(self, original: Any, args: Any, kwargs: Any) -> Any:
+        frame = caller_frame()
+        ranks = original(*args, **kwargs)
+        group = (*args, *kwargs.values())[0]
+        if not _is_users(frame) or len(ranks) == dist.get_world_size():
+            return ranks
+        return [self._member(group, place, frame) for place in range(len(ranks))]
+
+    def get_table(self, original: Any, args: Any, kwargs: Any) -> Any:
+        """`mesh["tp"].mesh`: the ranks of a slice, of which each rank has another."""
+        frame = caller_frame()
+        mesh, ranks = args[0], original(*args, **kwargs)
+        if not _is_users(frame) or ranks.numel() == dist.get_world_size():
+            return ranks
+        if mesh.ndim != 1:
+            _refuse_read(frame, "the ranks of a slice of the mesh")
+            return ranks
+        members = [self._member(mesh.get_group(), i, frame) for i in range(ranks.numel())]
+        return torch.tensor(members)  # at this place in the trace, as a tensor of the graph
+
+    def _along(self, frame: Any, what: str, original: Any, args: Any, kwargs: Any) -> Any:
+        """A rank in the group that is the last argument, else in the world."""
+        here = original(*args, **kwargs)
+        if not _is_users(frame) or here < 0:
+            return here
+        groups = [a for a in (*args, *kwargs.values()) if isinstance(a, dist.ProcessGroup)]
+        return self.place(groups[0] if groups else None, what, frame)
+
+    def place(self, group: Any, what: str, frame: FrameType | None) -> Any:
+        """This rank's place in a group, as a number of the trace."""
+        name = self._name(group)
+        if name is None:
+            _refuse_read(frame, f"{what}, in a group that is no mesh axis")
+            return dist.get_rank(group)
+        return self.coordinates.read(name, dist.get_world_size(group), line_of(frame))
+
+    def _member(self, group: Any, place: int, frame: FrameType | None) -> Any:
+        """The global rank of a member of a group of which each rank has another."""
+        name = self._name(group)
+        if name is None:
+            _refuse_read(frame, "the ranks of a group that is no mesh axis")
+            return 0
+        return self.coordinates.read(f"{name}@{place}", dist.get_world_size(), line_of(frame))
+
+    def _name(self, group: Any) -> str | None:
+        found = axis_of(group)
+        if found is not None:
+            return found.name
+        return WORLD if group is None or group is dist.group.WORLD else None
 
 
 @contextlib.contextmanager
-def _group_rank() -> Iterator[None]:
+def _group_rank(reads: _Reads) -> Iterator[None]:
     """`group.rank()` is a C method: the raw entry is put back, an unwrapped one would not bind."""
     raw = vars(dist.ProcessGroup)["rank"]
     original = dist.ProcessGroup.rank
 
-    def rank(group: dist.ProcessGroup) -> int:
-        _refuse_user(sys._getframe(1), "group.rank()")
-        return original(group)
+    def rank(group: dist.ProcessGroup) -> Any:
+        frame = sys._getframe(1)
+        return reads.place(group, "group.rank()", frame) if _is_users(frame) else original(group)
 
     dist.ProcessGroup.rank = rank  # type: ignore[method-assign]
     try:
@@ -89,15 +171,18 @@ def _group_rank() -> Iterator[None]:
         dist.ProcessGroup.rank = raw  # type: ignore[method-assign]
 
 
-def _refuse_user(frame: FrameType | None, what: str) -> None:
-    if frame is None or not is_user_file(frame.f_code.co_filename):
-        return
+def _is_users(frame: FrameType | None) -> bool:
+    return frame is not None and is_user_file(frame.f_code.co_filename)
+
+
+def _refuse_read(frame: FrameType | None, what: str) -> None:
     refuse(
         CaptureError(
             f"the step reads its rank: {what}",
             where=line_of(frame),
             why="the program of one rank would be shipped to all of them",
             fix=[
+                "read it as dist.get_rank(), dist.get_rank(group) or mesh.get_local_rank(axis)",
                 "do what depends on the rank outside the step",
                 "pass a tensor that the caller made from the rank",
             ],

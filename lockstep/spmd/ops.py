@@ -10,7 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
+from lockstep import _compat
+from lockstep.errors import ContractError
+from lockstep.spmd.mesh import WORLD
 from lockstep.spmd.mesh import axis as axis_named
 
 NAMESPACE = "lockstep"
@@ -20,6 +24,24 @@ _library = torch.library.Library(NAMESPACE, "FRAGMENT")
 def coordinate(axis: str) -> int:
     """Return this rank's place on an axis."""
     return axis_named(axis).group.rank()
+
+
+def _read(_anchor: torch.Tensor, name: str, size: int) -> int:
+    """What `COORDINATE` gives at run time: a place on an axis, or "tp@1": the rank at a place."""
+    axis, _, place = name.partition("@")
+    if place:
+        here, ranks = axis_named(axis).ranks[int(place)], dist.get_world_size()
+    elif axis == WORLD:  # needs no mesh
+        here, ranks = dist.get_rank(), dist.get_world_size()
+    else:
+        here, ranks = coordinate(axis), axis_named(axis).size
+    if ranks != size:
+        raise ContractError(
+            f"the program was built for {size} rank(s) along {axis}",
+            got=f"{ranks} here",
+            fix="build it again: delete the artifact, or unset LOCKSTEP_STORE",
+        )
+    return here
 
 
 def own_slice(x: torch.Tensor, dim: int, sizes: Sequence[int], axis: str) -> torch.Tensor:
@@ -79,6 +101,18 @@ def _define(run: Callable[..., Any], arguments: str, fake: Callable[..., Any]) -
     torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=_library)
     return getattr(getattr(torch.ops, NAMESPACE), name).default
 
+
+# A coordinate as a number of the graph, read by each rank as it runs; a compiler finds the device
+# of the call in the empty tensor. Along an axis of one rank 1 is left possible, so that a step is
+# refused in a world of one what it is refused in a larger one.
+_library.define("coordinate(Tensor anchor, str name, int size) -> SymInt")
+_library.impl("coordinate", _read, "CompositeExplicitAutograd")
+torch.library.register_fake(
+    f"{NAMESPACE}::coordinate",
+    lambda _anchor, name, size: _compat.unknown_int(0, max(size, 2) - 1),
+    lib=_library,
+)
+COORDINATE = getattr(torch.ops, NAMESPACE).coordinate.default
 
 # What a graph holds in place of the function that does the work.
 OPERATORS: dict[Callable[..., Any], Any] = {
