@@ -2,7 +2,8 @@
 
     python -m tests.faults [FOLDER] [--say]
 
-FOLDER holds cases as `../shared/faults` does, which is the default. `--say` prints the findings.
+FOLDER holds cases as `../shared/faults` does. Without one it is that folder's cases and the
+project's own programs of `tests/fault_cases`. `--say` prints the findings.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from tests.faults import battery
 from tests.faults.cases import HERE, adapter, cases_in
-from tests.faults.expected import PEER
+from tests.faults.expected import PEER, peer_said
 from tests.faults.judged import Outcome, judge
 from tests.faults.pasted import TOLERANCE, worst_errors
 
@@ -23,25 +25,33 @@ def main(arguments: list[str]) -> int:
     say = "--say" in arguments
     folders = [a for a in arguments if not a.startswith("--")]
     folder = Path(folders[0] if folders else DEFAULT).resolve()
+    failed = _cases(folder, say)
+    own = folders or battery.run(say)
+    return failed or int(not own)
+
+
+def _cases(folder: Path, say: bool) -> int:
     cases, ours = cases_in(folder), adapter()
     outcomes = []
-    print(f"{'case':<44} {'wrong':<12} {'line':<5} {'right':<7} {'fix':<9} {'s':>5}")
+    head = f"{'case':<44} {'wrong':<12} {'line':<5} {'right':<7} {'fix':<9}"
+    print(f"{head} {'spmd_types':<20} {'s':>5}")
     for case in cases:
         outcome = judge(case, ours)
         outcomes.append(outcome)
-        print(_row(outcome), flush=True)
+        print(_row(outcome, peer_said(case)), flush=True)
         if say:
             for finding in (*outcome.wrong, *outcome.right):
                 print("    " + str(finding).replace("\n", "\n    "))
     return _figures(outcomes, _pasted(folder, outcomes))
 
 
-def _row(o: Outcome) -> str:
+def _row(o: Outcome, peer: str) -> str:
     placed = {True: "yes", False: "no", None: "-"}[o.placed]
     flagged = o.error or (f"flagged ({len(o.wrong)})" if o.flagged else "MISSED")
     silent = "silent" if o.silent else "ALARM"
     fix = "verified" if o.fix else "-"
-    return f"{o.name:<44} {flagged:<12} {placed:<5} {silent:<7} {fix:<9} {o.seconds:5.1f}"
+    ours = f"{o.name:<44} {flagged:<12} {placed:<5} {silent:<7} {fix:<9}"
+    return f"{ours} {peer:<20} {o.seconds:5.1f}"
 
 
 def _pasted(folder: Path, outcomes: list[Outcome]) -> dict[str, float]:
