@@ -613,3 +613,71 @@ def schema_or_none(target: Any) -> Any:
     return getattr(target, "_schema", None)
 
 
+# --- sizes that differ from call to call (torch 2.14.1) -------------------------------------------
+
+
+def symbolic_of(mode: Any, tensor: Any, name: str, ranges: dict[int, tuple[int, int]]) -> Any:
+    """A stand-in some of whose dimensions are symbols: no public way gives them bounds.
+
+    Args:
+        ranges: dimension -> its smallest and largest size.
+    """
+    from torch._dynamo.source import LocalSource
+    from torch.fx.experimental.symbolic_shapes import (
+        DimDynamic,
+        StatelessSymbolicContext,
+        StrictMinMaxConstraint,
+    )
+    from torch.utils._sympy.value_ranges import ValueRanges
+
+    if not tensor.is_contiguous():  # strides may not be said to be fixed: made of the size alone
+        shape, device = list(tensor.shape), tensor.device
+        for dim, bounds in ranges.items():
+            line = torch.empty(shape[dim], device="meta")
+            shape[dim] = symbolic_of(mode, line, f"{name}[{dim}]", {0: bounds}).shape[0]
+        with mode:
+            made = torch.empty_strided(shape, tensor.stride(), dtype=tensor.dtype, device=device)
+        return made.requires_grad_(tensor.requires_grad)
+    dims = range(tensor.dim())
+    context: Any = StatelessSymbolicContext(
+        dynamic_sizes=[DimDynamic.DYNAMIC if d in ranges else DimDynamic.STATIC for d in dims],
+        constraint_sizes=[
+            StrictMinMaxConstraint(warn_only=False, vr=ValueRanges(*ranges[d]))
+            if d in ranges
+            else None
+            for d in dims
+        ],
+    )
+    return mode.from_tensor(tensor, symbolic_context=context, source=LocalSource(name))
+
+
+def note_lines(mode: Any, line: Callable[[], str]) -> None:
+    """Keep with each guard on a size the line that `line` gives; torch keeps one of its own."""
+    from torch._guards import SLoc
+
+    mode.shape_env._get_sloc = lambda framework_loc=None: SLoc(None, line())
+
+
+def size_guards(mode: Any, names: dict[Any, str]) -> Iterator[tuple[str, str | None]]:
+    """What a trace decided by its sizes, as Python text, each with the line that asked.
+
+    Args:
+        names: symbol -> what it is called in the text. Formulas of others are left out.
+    """
+    import sympy
+    from torch.utils._sympy.printers import PythonPrinter
+
+    called = {symbol: sympy.Symbol(name, integer=True) for symbol, name in names.items()}
+    for guard in mode.shape_env.guards:
+        if guard.expr.free_symbols and guard.expr.free_symbols <= set(names):
+            text = PythonPrinter().doprint(guard.expr.xreplace(called))
+            yield text, guard.sloc.maybe_user_loc
+
+
+def fixed_size(mode: Any, symbol: Any) -> tuple[int | None, str | None]:
+    """The one size that a trace takes a symbol to be, and the line that asked; None: it is free."""
+    env = mode.shape_env
+    value = env.replacements.get(symbol)
+    if value is None or not value.is_number:
+        return None, None
+    return int(value), env.replacements_slocs[symbol].maybe_user_loc

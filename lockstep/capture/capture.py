@@ -7,7 +7,7 @@ the optimizer and Python's state are as they were.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +31,7 @@ from lockstep.capture.pystate import PythonState
 from lockstep.capture.rank import reading_rank
 from lockstep.capture.readings import refusing_readings
 from lockstep.capture.refusal import refuse
+from lockstep.capture.sizes import Size, Symbols
 from lockstep.capture.standin import stand_ins, standing_in
 from lockstep.capture.state import Slot, State, collect, tensor_holders
 from lockstep.errors import CaptureError, LockstepError
@@ -61,25 +62,38 @@ def capture(function: Callable[..., Any], *args: Any, **kwargs: Any) -> StepGrap
 
 
 def capture_call(
-    step: Step, call: Call, state: State, checking: Checking | None = None
+    step: Step,
+    call: Call,
+    state: State,
+    checking: Checking | None = None,
+    sizes: Sequence[Size] = (),
 ) -> StepGraph:
     """Capture a call that was taken apart already; see `capture`.
 
     Args:
         checking: takes notes for a check. The rank may then be read, and dead code stays, but where
             it `ships`: the graph is then the one that would be captured without it.
+        sizes: what may differ from call to call; one graph holds for all of them.
     """
-    return Tracing(step, call, state, checking).run()
+    return Tracing(step, call, state, checking, sizes).run()
 
 
 class Tracing:
     """One capture: the inputs' stand-ins, the trace, and what the trace did to each place."""
 
-    def __init__(self, step: Step, call: Call, state: State, checking: Checking | None) -> None:
+    def __init__(
+        self,
+        step: Step,
+        call: Call,
+        state: State,
+        checking: Checking | None,
+        sizes: Sequence[Size] = (),
+    ) -> None:
         self.step, self.call, self.state, self.checking = step, call, state, checking
         self._noting = checking if checking is not None and checking.ships else None
         self._lenient = checking is not None and not checking.ships
         self.mode = _compat.fake_mode()
+        self._symbols = Symbols(self.mode, sizes)
         self.specs: list[InputSpec] = []
         self.fakes: list[torch.Tensor] = []
         self.index_of: dict[int, int] = {}  # id of a stand-in -> graph input
@@ -102,6 +116,7 @@ class Tracing:
         ]
         scalars = {s.name: self._float(s.name, s.get()) for s in self.state.scalars}
         traced = self._trace(by_real, leaves, scalars)
+        guards = self._symbols.guards()
         gm = passes.without(traced, self._noting.labels) if self._noting else traced
         passes.clean(gm, keep_dead=self._lenient)
         graph = StepGraph(
@@ -114,6 +129,8 @@ class Tracing:
             out_spec=self.out_spec,
             effects=self.effects,
             schedule=passes.schedule(gm),
+            sizes=self._symbols.sizes,
+            guards=guards,
         )
         if self._noting is not None:
             passes.clean(traced, keep_dead=True)
@@ -177,9 +194,13 @@ class Tracing:
         """A leaf's stand-in: the same tensor passed twice, or a parameter passed, is one input."""
         if isinstance(leaf, torch.Tensor):
             if id(leaf) not in by_real:
-                by_real[id(leaf)] = self.stand_in(leaf)
+                spec = input_spec(name, "arg", leaf)
+                if self._symbols.of(name):
+                    spec, by_real[id(leaf)] = self._symbols.taken(spec, leaf)
+                else:
+                    by_real[id(leaf)] = self.stand_in(leaf)
                 by_real[id(leaf)].grad = None
-                self._add(input_spec(name, "arg", leaf), by_real[id(leaf)])
+                self._add(spec, by_real[id(leaf)])
             return by_real[id(leaf)]
         if isinstance(leaf, float):
             return self._float(name, leaf)

@@ -29,6 +29,11 @@ def missing_conversion(
     """A gradient is partial where what uses the value varies: convert it, or reduce to R above."""
     sim = gold.sim
     used = sim.line(_maker(gold, site))
+    if forward is None or axis not in gold.equal(forward):
+        running = _running(gold, used)
+        if running is not None:  # what it gathered is the same on all ranks, its input is not
+            made = sim.line(forward) if forward is not None else ""
+            return _unadded(running, made, axis, used)
     maker = _reducing_line(gold, forward) if forward is not None else None
     if maker is not None:
         return Finding(
@@ -71,6 +76,32 @@ def _function_of(gold: Gold, row: int | None) -> tuple[str, str] | None:
     """The user's autograd Function that gave a forward value, and the line of its backward."""
     functions = gold.world.ranks[0].notes.functions
     return functions.get(gold.sim.rows[row][0]) if row is not None else None
+
+
+def _running(gold: Gold, line: str) -> str | None:
+    """The user's autograd Function in whose backward a line is, by name."""
+    file, _, number = line.rpartition(":")
+    begun = []
+    for name, at in gold.world.ranks[0].notes.functions.values():
+        other, _, first = at.rpartition(":")
+        if other == file and int(first) < int(number):
+            begun.append((int(first), name))
+    return max(begun)[1] if begun else None
+
+
+def _unadded(function: str, made: str, axis: str, line: str) -> Finding:
+    return Finding(
+        "LS536",
+        f"the backward of {function} does not add up what the ranks of {axis} give it",
+        line=line,
+        source=source_of(line),
+        axis=axis,
+        got="a gradient that is partial from this line on",
+        want=f"a reduction over {axis} in that backward",
+        why="each rank has its own part of it, and no one adds them up",
+        witness="gold",
+        related=_others(made, line),
+    )
 
 
 def _forgetful(
