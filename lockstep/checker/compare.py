@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -21,10 +22,13 @@ def same(a: Any, b: Any, tolerance: float = TOLERANCE) -> bool:
         return True
     if not (a.is_floating_point() or a.is_complex()):
         return bool((a == b).all())
-    if not (torch.isfinite(a).all() and torch.isfinite(b).all()):
-        return bool(torch.equal(a.nan_to_num(), b.nan_to_num()))
+    if torch.equal(a, b):
+        return True
+    apart = (a - b).abs().max().item()
+    if not math.isfinite(apart):
+        return torch.equal(a.nan_to_num(), b.nan_to_num())
     scale = max(a.abs().max().item(), b.abs().max().item(), 1e-12)
-    return (a - b).abs().max().item() <= tolerance * scale
+    return apart <= tolerance * scale
 
 
 def same_along(world: World, values: list[Any], axis: str) -> bool:
