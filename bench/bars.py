@@ -58,6 +58,10 @@ BARS = [
         "transformers' and megatron-core's layers: right silent, each left-out collective found",
         "-m tests.clients",
     ),
+    Bar(
+        "wrong programs flagged at their lines, right ones silent, fixes right on real ranks",
+        "-m tests.faults",
+    ),
     Bar("a wrong cell of a test matrix fails with its line, the right pass", "-m tests.plugin"),
     Bar(
         "three ways side by side, from empty caches and warm",

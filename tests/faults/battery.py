@@ -22,16 +22,23 @@ def run(say: bool) -> bool:
         print(_row(outcome, told), flush=True)
         for finding in outcome.findings if say else ():
             print("    " + str(finding).replace("\n", "\n    "))
-    found = figures(outcomes)
     print()
-    print(f"right programs silent: {found.silent} of {found.right}")
-    print(f"wrong programs flagged: {found.flagged} of {found.wrong}")
-    print(f"line and axis named: {found.placed} of {found.lines} that carry one")
+    _tell_peer(beside)
+    found = figures(outcomes)
+    print(
+        f"own programs: {found.silent} of {found.right} right ones silent, {found.flagged} of "
+        f"{found.wrong} wrong ones flagged, line and axis in {found.placed} of {found.lines}"
+    )
+    return found.hold
+
+
+def _tell_peer(beside: list[dict[str, str]]) -> None:
+    """What it says of the right programs: of a wrong one it may say no more."""
     for mode in beside[0] if beside else ():
         refused = [told[mode] for told in beside if told[mode]]
         print(f"spmd_types 0.3.1, {mode}: refuses {len(refused)} of {len(beside)} right programs")
-        print(f"    {refused[0][:150]}" if refused else "")
-    return found.hold
+        if refused:
+            print(f"    {refused[0][:150]}")
 
 
 def _row(o: Outcome, told: dict[str, str]) -> str:

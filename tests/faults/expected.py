@@ -10,24 +10,24 @@ import re
 from typing import Any
 
 LINES: dict[str, tuple[str, tuple[int, ...]]] = {
-    "c01": ("tp", (22,)),
-    "c02": ("tp", (21,)),
-    "c03": ("tp", (21,)),
-    "c04": ("tp", (20,)),
-    "c06": ("tp", (19,)),
-    "c07": ("tp", (21,)),
-    "c08": ("tp", (20, 23)),
-    "c12": ("tp", (18,)),
-    "c13": ("tp", (16, 22)),
-    "c16": ("tp", (16,)),
-    "c19": ("tp", (17,)),
-    "c21": ("dp", (21,)),
-    "c22": ("dp", (17, 23)),
-    "c26": ("tp", (20,)),
-    "c29": ("rep", (21,)),
-    "c33": ("ep", (24,)),
-    "c36": ("tp", (17, 18, 19, 20, 21, 32)),
-    "c38": ("tp", (15,)),
+    "c01_missing_copy_to_tp": ("tp", (22,)),
+    "c02_missing_row_reduce": ("tp", (21,)),
+    "c03_all_reduce_wrong_backward": ("tp", (21,)),
+    "c04_bias_before_reduce": ("tp", (20,)),
+    "c06_gelu_on_partial": ("tp", (19,)),
+    "c07_reduced_twice": ("tp", (21,)),
+    "c08_vocab_embedding_no_mask": ("tp", (20, 23)),
+    "c12_sp_norm_weight_invariant_unconverted": ("tp", (18,)),
+    "c13_sp_norm_grad_hook_forgotten": ("tp", (16, 22)),
+    "c16_dropout_differs_in_invariant_region": ("tp", (16,)),
+    "c19_gather_wrong_dim": ("tp", (17,)),
+    "c21_dp_mean_of_means": ("dp", (21,)),
+    "c22_dp_grad_not_reduced": ("dp", (17, 23)),
+    "c26_clip_norm_local_shard": ("tp", (20,)),
+    "c29_gqa_kv_invariant_unconverted": ("rep", (21,)),
+    "c33_ep_missing_combine_all_to_all": ("ep", (24,)),
+    "c36_custom_function_backward_forgot_reduce": ("tp", (17, 18, 19, 20, 21, 32)),
+    "c38_collective_order_differs_by_rank": ("tp", (15,)),
 }
 PEER = {
     "flagged, local": 14 / 43,
@@ -38,7 +38,7 @@ PEER = {
 
 def wanted(case: str) -> tuple[str, tuple[int, ...]] | None:
     """Return axis and lines of a case by its file's name; None for cases of another folder."""
-    return LINES.get(case.partition("_")[0])
+    return LINES.get(case)
 
 
 def peer_said(case: Any) -> str:
