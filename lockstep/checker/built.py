@@ -21,6 +21,7 @@ from lockstep.checker.finding import Finding, Report
 from lockstep.checker.flow import Flow
 from lockstep.checker.graphs import graphs_of
 from lockstep.checker.kinds import Kind
+from lockstep.checker.placed import placed, reads_coordinates, settle
 from lockstep.checker.rules.context import Fault, is_tensor
 from lockstep.checker.rules.registry import op_name
 from lockstep.checker.source import text_of
@@ -80,10 +81,14 @@ def judge_built(
     origin = dict.fromkeys(sizes, 0)
     graph = checking.graph
     with report.timed("types"):
+        there = {axis: {**origin, axis: 1} for axis, size in sizes.items() if size > 1}
+        reads = reads_coordinates(graph)
+        graphs = {a: placed(graph, c, sizes) if reads else graph for a, c in there.items()}
+        settle(graph.gm, origin, sizes)
         trace = trace_of(graph, checking.notes, graph.fakes, state, mesh, 0, origin)
         ranks = [trace]
-        for axis in (axis for axis, size in sizes.items() if size > 1):
-            ranks.append(dataclasses.replace(trace, coordinate={**origin, axis: 1}))
+        for axis, place in there.items():
+            ranks.append(dataclasses.replace(trace, coordinate=place, graph=graphs[axis]))
         world = World(sizes, ranks, data)
         for axis in world.wide:
             judge = _Axis(world, axis, axis in (pending or {}), apart or {})

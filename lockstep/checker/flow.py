@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from lockstep import _compat
 from lockstep.checker.buffers import Buffers, nodes_in
 from lockstep.checker.kinds import EQUAL, PARTIAL, UNKNOWN, VARYING, ZERO, Kind, kind_of
 from lockstep.checker.rules import find, op_name
@@ -21,6 +22,7 @@ from lockstep.checker.rules.context import Context, Fault, is_tensor, shape_of
 from lockstep.checker.rules.pointwise import divides_by_ranks
 from lockstep.checker.rules.slices import picked_piece
 from lockstep.checker.rules.writes import written_nodes
+from lockstep.spmd.ops import COORDINATE
 from lockstep.spmd.types import Type
 
 
@@ -64,6 +66,7 @@ class Flow:
         self.kinds: dict[Node, Any] = {}
         self.faults: list[Fault] = []
         self.unknown: Counter[str] = Counter()
+        self._by_rank: set[Node] = set()
         self.position = [{node: i for i, node in enumerate(nodes)} for nodes in graphs.nodes]
         self._buffers = Buffers(self)
         self._value_of = {b: f for f, b in graphs.cotangents.items()}
@@ -82,10 +85,13 @@ class Flow:
 
     def _visit(self, i: int, node: Node) -> None:
         peers = [nodes[i] for nodes in self.graphs.nodes]
-        made = self.typed(node, peers)
         self._buffers.note_view(node)
-        if isinstance(made, Kind):
-            made = self._claimed(node, self._as_cotangent(node, made))
+        try:
+            made = self.typed(node, peers)
+            if isinstance(made, Kind):
+                made = self._claimed(node, self._as_cotangent(node, made))
+        except _compat.capture_errors():  # a size that no trace knows: what it means is not known
+            made = UNKNOWN
         self.kinds[node] = made
         for target in written_nodes(node):
             self._buffers.write(node, target, made)
@@ -95,6 +101,8 @@ class Flow:
     def typed(self, node: Node, peers: list[Node]) -> Any:
         """Return the kind, or kinds, that a node's rule gives."""
         name = op_name(node.target)
+        if self._reads_rank(node):
+            return UNKNOWN
         rule = find(name)
         picks = self._picks(node, peers)
         ctx = self._context(node, peers, picks)
@@ -116,6 +124,14 @@ class Flow:
         if ctx.forward and not told and any(o.kind.note == "moved" for o in ctx.operands):
             made = made if "all_to_all" in name else _each(made, _in_moved_order)
         return made
+
+    def _reads_rank(self, node: Node) -> bool:
+        """Whether a node is made from a coordinate that no number of a rank stands for."""
+        if node.target is COORDINATE or not self._by_rank.isdisjoint(node.all_input_nodes):
+            if not is_tensor(node):
+                self._by_rank.add(node)
+            return True
+        return False
 
     def _of_numbers(self, ctx: Context) -> Any:
         """A result of numbers alone, or a piece of several results."""
