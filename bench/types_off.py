@@ -26,7 +26,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # run as a script
 
 COMMUNICATES, LOCAL, CLAIM = 1.05, 1.3, 1.5
-PAIRS_OF_CALLS = 2000
+PAIRS_OF_CALLS = 1000
 LIMIT_S = 600
 TITLE = "Types while nothing checks, against the same by hand: medians of pairs"
 
