@@ -182,7 +182,7 @@ def witnesses(
     jitter(world, placement)
     own_batches(world, data)
     with report.timed("types"):
-        seen.typing = infer(world)
+        seen.typing = infer(world, frozenset(pending))
     try:
         sim = Simulation(world)
     except Divergent as apart:

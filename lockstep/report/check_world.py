@@ -276,11 +276,12 @@ def _judge(
                 f"{', '.join(equal)}: the same on every rank of {axis}, though data={axis!r}; "
                 "each rank was given its own here"
             )
-    seen = witnesses(world, lambda _: twin.Twin(why_not="not asked"), report, data, {})
+    pending = parts[0][0].pending
+    seen = witnesses(world, lambda _: twin.Twin(why_not="not asked"), report, data, pending)
     if seen.gold is not None and not (hopeful and seen.fault):
         with report.timed("twin"):
             seen.twin = _one_rank(alone, name, world, seen.gold)
-    conclude(world, seen, report, {})
+    conclude(world, seen, report, pending)
     return JudgedStep(name, report, seen=seen)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ class Shipped:
         data: the axes over which batches differ.
         file: what holds the capture; "" where it was refused, with the text of the refusal.
         why: the refusal in a line, where running the step live may do instead.
+        pending: axis -> "mean" or "sum": what something after the step does to its gradients.
     """
 
     step: str
@@ -39,6 +40,7 @@ class Shipped:
     file: str
     refused: str = ""
     why: str = ""
+    pending: dict[str, str] = field(default_factory=dict)
 
 
 LIVE = "live"  # the file of a job's folder that says which steps are run so
@@ -106,7 +108,6 @@ class WorldCheck:
         self._said.claims += self._heard.claims
         try:
             sizes, place, coordinate = _place(step)
-            data = (step.data,) if isinstance(step.data, str) else tuple(step.data or ())
             where = (step.mesh, place, coordinate)
             if step.name in self._live.steps:
                 with meeting_at(self._live.hub, step.name, sizes, place):
@@ -121,7 +122,8 @@ class WorldCheck:
             return Shipped(step.name, {}, self._rank, (), "", str(error))
         finally:
             self._listen()
-        return Shipped(step.name, sizes, place, data, file)
+        later = step.options.reductions
+        return Shipped(step.name, sizes, place, step.data, file, pending=later)
 
 
 def _place(step: CompiledStep) -> tuple[dict[str, int], int, dict[str, int]]:

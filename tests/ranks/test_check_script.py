@@ -108,3 +108,13 @@ def test_ranks_that_were_given_one_batch_get_their_own(reduction, code, tmp_path
     assert found == code, out
     assert "x: the same on every rank of dp, though data='dp'; each rank was given its own" in out
     assert ("model.weight" in out.partition("established:")[0]) == bool(code)
+
+
+def test_a_reduction_that_is_said_to_come_later_is_admitted(tmp_path, capsys):
+    script = tmp_path / "train.py"
+    told = SAME_BATCH.replace('data="dp"', 'data="dp", pending={{"dp": "ddp mean"}}')
+    script.write_text(told.format(reduction="pass"))
+    found = main(["check", str(script)])
+    out = capsys.readouterr().out
+    assert found == 0, out
+    assert "pending: mean over dp" in out
