@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 
+from lockstep.checker import cuts
 from lockstep.checker.finding import Finding
 from lockstep.checker.gold import Gold, Judged
 from lockstep.checker.twin import Twin
@@ -133,6 +134,7 @@ def established(world: World, seen: Witnesses, pending: dict[str, str]) -> list[
         lines.append(f"one rank: the same numbers for {_compared(seen.twin)}")
     for reason, name, *_ in world.ranks[0].notes.intents:
         lines.append(f"taken as meant: the gradient of {name} ({reason})")
+    lines += cuts.told(world)
     if seen.gold is not None and seen.gold.meaning.roots:
         ways = seen.gold.meaning.ways
         said = ", ".join(f"{axis}: {way}" for axis, way in ways.items() if axis in world.wide)
