@@ -16,6 +16,7 @@ from lockstep import _compat
 from lockstep.capture.binding import Call, Step
 from lockstep.capture.capture import Tracing
 from lockstep.capture.checking import Checking
+from lockstep.capture.doubles import in_doubles, promoted
 from lockstep.capture.graph import StepGraph
 from lockstep.capture.numbers import ReadNumbers
 from lockstep.capture.origin import META, user_line
@@ -25,7 +26,12 @@ from lockstep.capture.unknown import Unknown
 
 
 def run_live(
-    step: Step, call: Call, state: State, checking: Checking, unknown: Unknown | None = None
+    step: Step,
+    call: Call,
+    state: State,
+    checking: Checking,
+    unknown: Unknown | None = None,
+    doubles: bool = True,
 ) -> StepGraph:
     """Run a step on copies of its inputs, and give the tape of what it did.
 
@@ -35,13 +41,14 @@ def run_live(
     Args:
         checking: takes notes, as of a capture for a check.
         unknown: follows the values that are not known in this run.
+        doubles: compute in float64, not in the step's own dtypes; some steps do not run so.
 
     Raises:
         CaptureError: the step does what has no tape either, such as a send to one rank.
         NotYet: it looks at an unknown value.
         Exception: the step's own.
     """
-    return _LiveTracing(step, call, state, checking, unknown).run()
+    return _LiveTracing(step, call, state, checking, unknown, doubles).run()
 
 
 class _LiveTracing(Tracing):
@@ -54,18 +61,22 @@ class _LiveTracing(Tracing):
         state: State,
         checking: Checking,
         unknown: Unknown | None,
+        doubles: bool,
     ) -> None:
         super().__init__(step, call, state, checking)
         self._notes, self._unknown = checking.notes, unknown
-        self._memory: dict[int, torch.UntypedStorage] = {}
+        self._doubles = doubles
+        self._memory: dict[int, torch.Tensor] = {}
 
     def stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy; tensors that share memory share it in their copies."""
-        storage = tensor.untyped_storage()
         key = _compat.storage_identity(tensor)
-        own = self._memory.setdefault(key, storage.clone())
-        copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        copy.set_(own, tensor.storage_offset(), tensor.size(), tensor.stride())  # type: ignore
+        if key not in self._memory:
+            whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+            whole.set_(tensor.untyped_storage())  # type: ignore[call-overload]
+            dtype = promoted(tensor.dtype) if self._doubles else tensor.dtype
+            self._memory[key] = whole.to(dtype, copy=True)
+        copy = self._memory[key].as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
         if isinstance(tensor, torch.nn.Parameter):
             return torch.nn.Parameter(copy, requires_grad=tensor.requires_grad)
         return copy.requires_grad_(tensor.requires_grad)
@@ -76,7 +87,8 @@ class _LiveTracing(Tracing):
     @contextlib.contextmanager
     def reading_numbers(self) -> Iterator[None]:
         following = self._unknown if self._unknown is not None else contextlib.nullcontext()
-        with ReadNumbers(self._read), following:
+        exact = in_doubles() if self._doubles else contextlib.nullcontext()
+        with ReadNumbers(self._read), following, exact:
             yield
 
     @contextlib.contextmanager

@@ -8,17 +8,11 @@ import torch
 
 from lockstep import _compat
 from lockstep.capture.binding import Call
+from lockstep.capture.doubles import promoted as promoted
 from lockstep.capture.graph import StepGraph
 from lockstep.capture.state import State
 from lockstep.spmd.claims import Recording
 from lockstep.spmd.types import Type
-
-
-def promoted(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which a check computes: float64 for every floating one."""
-    if dtype.is_complex:
-        return torch.complex128
-    return torch.float64 if dtype.is_floating_point else dtype
 
 
 def input_tensors(graph: StepGraph, call: Call, state: State) -> list[torch.Tensor]:

@@ -44,25 +44,39 @@ def live_world(
         step, make, mesh: as for `capture_world`; both are called several times for each rank.
         limit_s: seconds after which no rank runs anew.
 
+    Returns:
+        The tapes; `rounded`, where the step does not run in float64.
+
     Raises:
         Parted: a collective that not every rank of its axis calls, or calls otherwise.
         CaptureError: a rank fails, or they do not end.
     """
     end = time.monotonic() + limit_s
+    try:
+        return _lived(step, make, mesh, end, doubles=True)
+    except CaptureError:
+        if time.monotonic() > end:
+            raise
+        return _lived(step, make, mesh, end, doubles=False)
+
+
+def _lived(step: Any, make: Any, mesh: Mapping[str, int], end: float, doubles: bool) -> World:
     meeting = Meeting(mesh)
-    ranks = [_Rank(step, make, mesh, at, meeting) for at in range(len(coordinates(mesh)))]
+    places = range(len(coordinates(mesh)))
+    ranks = [_Rank(step, make, mesh, at, meeting, doubles) for at in places]
     while True:
         for rank in ranks:
             if rank.trace is None:
                 rank.run()
         if all(rank.trace is not None for rank in ranks):
-            return World(dict(mesh), [rank.trace for rank in ranks if rank.trace is not None])
+            traces = [rank.trace for rank in ranks if rank.trace is not None]
+            return World(dict(mesh), traces, rounded=not doubles)
         if not meeting.meet():
             waits = {rank.at: rank.waits_for for rank in ranks if rank.trace is None}
             raise Parted(meeting.stuck(waits))
         if time.monotonic() > end:
             raise CaptureError(
-                f"the step did not end within {limit_s:g} s when it ran live",
+                "the step did not end in time when it ran live",
                 why="a rank runs anew for each collective that what follows depends on",
                 fix="lockstep check SCRIPT runs the ranks at once, each in a process of its own",
             )
@@ -71,9 +85,11 @@ def live_world(
 class _Rank:
     """One rank, which is run until its tape is complete."""
 
-    def __init__(self, step: Any, make: Any, mesh: Any, at: int, meeting: Meeting) -> None:
+    def __init__(
+        self, step: Any, make: Any, mesh: Any, at: int, meeting: Meeting, doubles: bool
+    ) -> None:
         self._step, self._make, self._mesh, self._meeting = step, make, mesh, meeting
-        self.at = at
+        self.at, self._doubles = at, doubles
         self.trace: RankTrace | None = None
         self.waits_for = 0
         self._draws: Any = None
@@ -93,7 +109,7 @@ class _Rank:
             trace = None
         except Exception as error:
             if not kernels.unknown:
-                raise _failed(error) from error
+                raise failed_live(error) from error
             trace = None  # what is not known yet may be why
         if kernels.unknown:
             self.waits_for = kernels.unknown[0]
@@ -102,7 +118,7 @@ class _Rank:
 
     def _tape(self, unknown: Unknown) -> RankTrace:
         coordinate = coordinates(self._mesh)[self.at]
-        how = functools.partial(run_live, unknown=unknown)
+        how = functools.partial(run_live, unknown=unknown, doubles=self._doubles)
         with simulated_rank(self.at, self._mesh) as made:
             return capture_rank(self._step, self._make, made, self.at, coordinate, how)
 
@@ -119,7 +135,8 @@ class _Rank:
         numpy.set_state(self._draws[1])
 
 
-def _failed(error: Exception) -> CaptureError:
+def failed_live(error: Exception) -> CaptureError:
+    """The error for a step that raised as it ran live."""
     if isinstance(error, CaptureError):
         return error
     text = "".join(traceback.format_exception_only(error)).strip()

@@ -83,11 +83,13 @@ class World:
         mesh: axis -> size, outermost first.
         ranks: the first is the origin. All witnesses but the types need every rank.
         data: the axes along which batches differ, where values are not known.
+        rounded: a live run in the step's own dtypes; numbers that Python read are not exact.
     """
 
     mesh: dict[str, int]
     ranks: list[RankTrace]
     data: tuple[str, ...] = ()
+    rounded: bool = False
 
     def group(self, rank: int, axis: str) -> list[int]:
         """The ranks of this rank's group along an axis, by coordinate; "world" is all of them."""

@@ -23,6 +23,7 @@ def repair(job: Job, judged: Judged, budget_s: float) -> None:
         budget_s: seconds for all of them; a run that goes on then is ended.
     """
     end = time.monotonic() + budget_s
+    ran = judged.ran or job
     for step in judged.steps:
         if step.seen is None or step.report.ok:
             continue
@@ -30,7 +31,7 @@ def repair(job: Job, judged: Judged, budget_s: float) -> None:
         def again(edits: Sequence[Edit], step: JudgedStep = step) -> Examined:
             left = max(end - time.monotonic(), 0.1)
             limit = min(job.limit_s, left)
-            changed = dataclasses.replace(job, edits=tuple(edits), limit_s=limit, live=judged.live)
+            changed = dataclasses.replace(ran, edits=tuple(edits), limit_s=limit)
             now = examine(changed, hopeful=len(step.report.findings) == 1)
             return _not_worse(judged, now, step.step)
 

@@ -66,13 +66,13 @@ class Judged:
     Args:
         not_called: the steps that it did not reach.
         failed: the traceback where it failed after a step was captured.
-        live: step -> why it ran live, op by op.
+        ran: the job that showed it: with the steps that ran live.
     """
 
     steps: list[JudgedStep]
     not_called: list[str]
     failed: str = ""
-    live: Mapping[str, str] = field(default_factory=dict)
+    ran: Job | None = None
 
     @property
     def ok(self) -> bool:
@@ -95,6 +95,7 @@ class Job:
         limit_s: seconds after which it is stopped.
         edits: lines that are other ones in this run; the files stay as they are.
         live: step -> why it is run live, op by op, and not captured.
+        rounded: those run in their own dtypes, as they do not run in float64.
     """
 
     script: Path
@@ -105,6 +106,7 @@ class Job:
     limit_s: float
     edits: tuple[Edit, ...] = ()
     live: Mapping[str, str] = field(default_factory=dict)
+    rounded: bool = False
 
 
 def check_world(job: Job, repair_s: float = 0.0) -> Judged:
@@ -141,7 +143,7 @@ def examine(job: Job, hopeful: bool = False) -> Judged:
         else _judge(job, name, held, alone, hopeful)
         for name, held in ran.parts.items()
     ]
-    return Judged(steps, ran.not_called, ran.failed, job.live)
+    return Judged(steps, ran.not_called, ran.failed, job)
 
 
 def _parted(name: str, parted: Parted, job: Job) -> JudgedStep:
@@ -182,6 +184,11 @@ def tapes(job: Job) -> tuple[Job, Captures]:
     if job.live or not refused:
         return job, ran
     job = dataclasses.replace(job, live=refused)
+    ran = captures(job)
+    failed = [name for name in refused if any(part.refused for part, _ in ran.parts.get(name, ()))]
+    if all(name in ran.parted for name in failed):
+        return job, ran
+    job = dataclasses.replace(job, rounded=True)
     return job, captures(job)
 
 
@@ -221,7 +228,8 @@ def _live(job: Job, folder: Path) -> Iterator[Hub | None]:
         return
     address = folder / "hub"
     hub = Hub(address)
-    (folder / LIVE).write_text(json.dumps({"steps": list(job.live), "hub": str(address)}))
+    told = {"steps": list(job.live), "hub": str(address), "doubles": not job.rounded}
+    (folder / LIVE).write_text(json.dumps(told))
     with hub.serving():
         yield hub
 
@@ -266,6 +274,7 @@ def _judge(
         )
         return JudgedStep(name, report, str(told))
     world = world_of(parts)
+    world.rounded = job.rounded and name in job.live
     _refuse_other_mesh(job, name, world)
     report.established.append(f"set-up: {job.script} ran on {job.world} gloo process(es)")
     data = tuple(axis for axis in parts[0][0].data if axis in world.mesh)

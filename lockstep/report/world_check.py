@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from lockstep import _compat
 from lockstep.capture.binding import Call
 from lockstep.capture.live import run_live
 from lockstep.checker.captured import why
+from lockstep.checker.live import failed_live
 from lockstep.checker.shipping import to_bytes
 from lockstep.checker.world import trace_call
 from lockstep.errors import CaptureError, LockstepError, UsageError
@@ -48,10 +50,16 @@ LIVE = "live"  # the file of a job's folder that says which steps are run so
 
 @dataclass(frozen=True)
 class Live:
-    """The steps that are run live, by name, and the address of the hub where ranks then meet."""
+    """The steps that are run live, by name, and how.
+
+    Args:
+        hub: the address of the hub where ranks then meet.
+        doubles: they compute in float64, not in their own dtypes.
+    """
 
     steps: tuple[str, ...] = ()
     hub: str = ""
+    doubles: bool = True
 
 
 class WorldCheck:
@@ -111,7 +119,8 @@ class WorldCheck:
             where = (step.mesh, place, coordinate)
             if step.name in self._live.steps:
                 with meeting_at(self._live.hub, step.name, sizes, place):
-                    trace = trace_call(step.step, call, self._said, *where, run_live)
+                    how = functools.partial(run_live, doubles=self._live.doubles)
+                    trace = trace_call(step.step, call, self._said, *where, how)
             else:
                 trace = trace_call(step.step, call, self._said, *where)
             file = f"{len(self.shipped)}-{self._rank}.trace"
@@ -120,6 +129,10 @@ class WorldCheck:
             return Shipped(step.name, {}, self._rank, (), "", str(error), why(error))
         except LockstepError as error:
             return Shipped(step.name, {}, self._rank, (), "", str(error))
+        except Exception as error:
+            if step.name not in self._live.steps:
+                raise
+            return Shipped(step.name, {}, self._rank, (), "", str(failed_live(error)))
         finally:
             self._listen()
         later = step.options.reductions
