@@ -83,6 +83,13 @@ class Notes:
     backwards: list[str] = field(default_factory=list)
     late_reads: list[str] = field(default_factory=list)
 
+    def reasons(self) -> list[dict[str, str]]:
+        """What `ls.intended` said, as JSON values: name, reason and line."""
+        return [
+            {"name": name, "reason": reason, "line": line}
+            for reason, name, _before, _after, line in self.intents
+        ]
+
 
 class Checking:
     """Watches one trace for a check; `notes` is complete after `finish`.

@@ -89,7 +89,8 @@ class Build:
             return {"mode": "off"}
         if all(size == 1 for size in self.options.sizes.values()):
             said = "nothing: no axis of the mesh has a second rank"
-            return {"mode": self.options.check, "established": [said]}
+            intended = checking.notes.reasons()
+            return {"mode": self.options.check, "established": [said], "intended": intended}
         from lockstep.run.judged import judged  # the checker: not for a rank that only loads
 
         apart = self.replicas.apart() if self.replicas is not None else {}

@@ -51,7 +51,6 @@ def judged(
 
         reports.append(full(step, call, bound, options, apart))
         _refuse(step.name, reports[-1].findings)
-    intents = checking.notes.intents
     return {
         "mode": options.check,
         "established": [line for report in reports for line in report.established],
@@ -60,9 +59,7 @@ def judged(
         "unknown": built.unknown,
         "no rule for": dict(built.report.unknown_ops),
         "pending": dict(options.pending),
-        "intended": [
-            {"name": name, "reason": reason, "line": line} for reason, name, *_, line in intents
-        ],
+        "intended": checking.notes.reasons(),
         "replicas": {axis: built.replicas[axis] for axis in options.data if axis in built.replicas},
         "own": {axis: names for axis, names in built.own.items() if names},
         "seconds": round(time.monotonic() - begin, 3),
