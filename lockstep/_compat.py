@@ -263,6 +263,9 @@ PRIVATE_PACKAGES = ("torch._inductor", "torch._dynamo", "torch._functorch")
 # What generated modules import from private places and Lockstep's loader gives in their stead.
 STAND_INS = frozenset({"extern_kernels", "assert_tensor_metadata", "align", "empty_strided"})
 
+# Notes for Dynamo on an output whose size may differ: no rank reads them.
+MARKS_OUTPUT = "_mark_dynamic_"
+
 # `extern_kernels.<name>` of generated code -> the torch function Inductor registers under the name
 # (ExternKernelChoice in torch/_inductor/kernel/*.py).
 EXTERN_KERNELS = {
@@ -670,8 +673,12 @@ def size_guards(mode: Any, names: dict[Any, str]) -> Iterator[tuple[str, str | N
     called = {symbol: sympy.Symbol(name, integer=True) for symbol, name in names.items()}
     for guard in mode.shape_env.guards:
         if guard.expr.free_symbols and guard.expr.free_symbols <= set(names):
-            text = PythonPrinter().doprint(guard.expr.xreplace(called))
-            yield text, guard.sloc.maybe_user_loc
+            formula = guard.expr.xreplace(called)
+            if formula.is_Relational:  # 5*a == 5*b
+                common = sympy.gcd(*formula.args)
+                if common.is_Integer and common > 1:
+                    formula = formula.func(*[side / common for side in formula.args])
+            yield PythonPrinter().doprint(formula), guard.sloc.maybe_user_loc
 
 
 def fixed_size(mode: Any, symbol: Any) -> tuple[int | None, str | None]:
@@ -681,3 +688,8 @@ def fixed_size(mode: Any, symbol: Any) -> tuple[int | None, str | None]:
     if value is None or not value.is_number:
         return None, None
     return int(value), env.replacements_slocs[symbol].maybe_user_loc
+
+
+def suppressed_guards(mode: Any) -> Any:
+    """A block in which asking a trace's sizes leaves no guard behind."""
+    return mode.shape_env.suppress_guards()

@@ -55,6 +55,7 @@ def rewrite(source: str, epilogue: str = "") -> Rewritten:
     """
     tree = ast.parse(source + epilogue)
     kernels: dict[str, Kernel] = {}
+    tree = _Unmarked().visit(tree)
     body = [_replaced(item, kernels) for item in tree.body]
     tree.body = _needed([item for item in body if item is not None])
     for item in tree.body:
@@ -72,6 +73,19 @@ def dotted(node: ast.AST) -> str | None:
         parts.append(node.attr)
         node = node.value
     return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else None
+
+
+class _Unmarked(ast.NodeTransformer):
+    """Drops the marks on outputs whose size may differ."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
+        call = node.value
+        marks = isinstance(call, ast.Call) and dotted(call.func) == _compat.MARKS_OUTPUT
+        return None if marks else node
+
+    def visit_Assign(self, node: ast.Assign) -> ast.Assign | None:
+        named = [dotted(target) for target in node.targets]
+        return None if named == [_compat.MARKS_OUTPUT] else node
 
 
 def _replaced(item: ast.stmt, kernels: dict[str, Kernel]) -> ast.stmt | None:

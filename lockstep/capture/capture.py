@@ -116,7 +116,7 @@ class Tracing:
         ]
         scalars = {s.name: self._float(s.name, s.get()) for s in self.state.scalars}
         traced = self._trace(by_real, leaves, scalars)
-        guards = self._symbols.guards()
+        self._symbols.guards()  # refuses a size that the step fixes
         gm = passes.without(traced, self._noting.labels) if self._noting else traced
         passes.clean(gm, keep_dead=self._lenient)
         graph = StepGraph(
@@ -129,8 +129,7 @@ class Tracing:
             out_spec=self.out_spec,
             effects=self.effects,
             schedule=passes.schedule(gm),
-            sizes=self._symbols.sizes,
-            guards=guards,
+            symbols=self._symbols if self._symbols.sizes else None,
         )
         if self._noting is not None:
             passes.clean(traced, keep_dead=True)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from lockstep._compat import pytree
 from lockstep.capture.trees import tree_text
+
+if TYPE_CHECKING:
+    from lockstep.capture.sizes import Symbols
 
 
 @dataclass(frozen=True)
@@ -16,13 +19,14 @@ class InputSpec:
     """One graph input.
 
     `kind`: "param", "buffer", "attr", "state" (optimizer), "grad", "arg", or "float" (a Python
-    float, passed as a 0-dim float64 tensor). `ties` are the other names of the same tensor.
+    float, passed as a 0-dim float64 tensor). `ties` are the other names of the same tensor. A size
+    that may differ from call to call is a range, "2..64", and "*" a stride that follows from one.
     """
 
     name: str
     kind: str
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
+    shape: tuple[int | str, ...]
+    stride: tuple[int | str, ...]
     dtype: str
     device: str
     requires_grad: bool = False
@@ -70,6 +74,7 @@ class StepGraph:
         returns: the leaves of what the step returns, in the order of `out_spec`.
         effects: gradients and held tensors that the step replaces.
         schedule: the collectives in order: op, axis, shape, dtype, line, phase.
+        symbols: the sizes that may differ from call to call, and what has to hold of them.
     """
 
     name: str
@@ -82,10 +87,15 @@ class StepGraph:
     effects: list[Effect]
     schedule: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    symbols: Symbols | None = None
 
     def contract(self) -> dict[str, Any]:
-        """Inputs, returns and effects as JSON values: what a loader binds by."""
+        """Inputs, returns and effects as JSON values: what a loader binds by.
+
+        Of a graph with sizes that differ, what a back end took to hold of them is in it too.
+        """
         return {
+            **(self.symbols.words() if self.symbols is not None else {}),
             "inputs": [asdict(spec) for spec in self.inputs],
             "returns": [asdict(leaf) for leaf in self.returns],
             "out_spec": tree_text(self.out_spec),

@@ -15,6 +15,7 @@ from lockstep.build.fingerprint import Fields, differences
 from lockstep.capture.binding import Call, Step
 from lockstep.capture.capture import capture_call
 from lockstep.capture.checking import Checking
+from lockstep.capture.sizes import Size
 from lockstep.errors import ArtifactError
 from lockstep.fleet.obtain import Obtained
 from lockstep.fleet.stores import ArtifactStore
@@ -42,6 +43,7 @@ class Build:
     options: Options
     here: Session
     replicas: Replicas | None = None
+    sizes: tuple[Size, ...] = ()  # what may differ from call to call
 
     def run(self, stage: Callable[[str], None]) -> bytes:
         """Capture the call, check what it captured, lower the graph and pack the artifact.
@@ -58,10 +60,11 @@ class Build:
         checking = noting(self.options)
         with _timed(seconds, "capture"):
             stage("capture")
-            graph = capture_call(self.step, self.call, self.bound.state, checking)
+            graph = capture_call(self.step, self.call, self.bound.state, checking, self.sizes)
         with _timed(seconds, "check"):
             stage("check")
-            checked = self._checked(checking)
+            with graph.symbols.undecided() if graph.symbols else contextlib.nullcontext():
+                checked = self._checked(checking)
         with _timed(seconds, "lower"):
             stage("lower")
             program = lower(graph, self.options.backend)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from lockstep.build.fingerprint import show
 from lockstep.capture.binding import WRITTEN, Call, Step, describe
 from lockstep.capture.plain import refuse_odd_arguments
 from lockstep.capture.reach import Reach, reach
+from lockstep.capture.sizes import Size, loose_stride
 from lockstep.capture.state import State, collect
 from lockstep.run.held import Held
 from lockstep.run.watch import SCALAR, Place, Watch, snapshot
@@ -49,10 +50,18 @@ class Bound:
         """Whether this state is still what lies below the call's roots."""
         return self._held.holds(call) and self._watch.holds()
 
-    def key(self, call: Call) -> tuple[Any, ...]:
-        """The variant's key for this call; hashable."""
+    def key(
+        self, call: Call, loose: Mapping[int, Mapping[int, Size]] | None = None
+    ) -> tuple[Any, ...]:
+        """The variant's key for this call; hashable.
+
+        Args:
+            loose: by leaf, the dimensions whose sizes may differ; None: no size may.
+        """
         try:
             leaves = self._leaves(call)
+            if loose:
+                leaves = _loosened(leaves, loose)
         except (RuntimeError, NotImplementedError):  # some odd tensors have no strides
             refuse_odd_arguments(call)
             raise
@@ -83,6 +92,16 @@ class Bound:
             else:
                 found.append((number_of(leaf), snapshot(leaf)))
         return tuple(found)
+
+
+def _loosened(leaves: tuple[Any, ...], loose: Mapping[int, Mapping[int, Size]]) -> tuple[Any, ...]:
+    """What the key says of leaves, without the sizes that may differ."""
+    found = list(leaves)
+    for i, dims in loose.items():
+        first, shape, stride, *rest = found[i]
+        open_ = tuple(None if d in dims else size for d, size in enumerate(shape))
+        found[i] = (first, open_, loose_stride(shape, stride, dims), *rest)
+    return tuple(found)
 
 
 _numbers: dict[int, tuple[Callable[[], Any], int]] = {}
@@ -134,16 +153,21 @@ def _device_kinds() -> tuple[str, ...]:
     return ("cpu",) if kind == "cpu" else ("cpu", kind)
 
 
-def contract(call: Call, bound: Bound) -> dict[str, Any]:
+def contract(
+    call: Call, bound: Bound, loose: Mapping[int, Mapping[int, Size]] | None = None
+) -> dict[str, Any]:
     """The key in words, the same on every rank: what the ranks agree on and an error names.
+
+    Args:
+        loose: as for the key; a range stands where a size may differ.
 
     Returns:
         Field -> JSON value; "tokens": "i64[4, 64]", "model.norm.weight": "f32[64] needs grad".
     """
     refuse_odd_arguments(call)
     fields: dict[str, Any] = {}
-    for name, leaf in zip(call.names, call.leaves, strict=True):
-        fields[name] = _leaf_words(leaf)
+    for i, (name, leaf) in enumerate(zip(call.names, call.leaves, strict=True)):
+        fields[name] = _leaf_words(leaf, (loose or {}).get(i))
     same: dict[int, str] = {}
     for name, leaf in zip(call.names, call.leaves, strict=True):
         if isinstance(leaf, torch.Tensor) and same.setdefault(id(leaf), name) != name:
@@ -166,9 +190,12 @@ def contract(call: Call, bound: Bound) -> dict[str, Any]:
     return fields
 
 
-def _leaf_words(leaf: Any) -> Any:
+def _leaf_words(leaf: Any, dims: Mapping[int, Size] | None = None) -> Any:
     if isinstance(leaf, torch.Tensor):
         words = describe(leaf)
+        if dims:
+            shape = [dims[d].ends if d in dims else str(n) for d, n in enumerate(leaf.shape)]
+            words = words.replace(str(list(leaf.shape)), f"[{', '.join(shape)}]")
         if not leaf.is_contiguous():
             words += f" strides {list(leaf.stride())}"
         return words + (" needs grad" if leaf.requires_grad else "")

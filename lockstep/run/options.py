@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from types import FunctionType, MethodType
 from typing import Any
 
+from lockstep.capture.sizes import Size
 from lockstep.errors import UsageError
+from lockstep.run.dynamic import read_dynamic
 
 BACKENDS = ("graph", "inductor")
 NEW_SHAPES = ("build", "error")
@@ -32,6 +34,8 @@ class Options:
     store: str | os.PathLike[str] | None = None
     backend: str = "inductor"
     on_new_shape: str = "build"
+    dynamic: tuple[Size, ...] = ()
+    outside: str = "error"  # what a size outside of `dynamic` does
     check: str = "types"
     pending: Mapping[str, str] = field(default_factory=dict)
 
@@ -76,10 +80,13 @@ def options(function: Any, **given: Any) -> Options:
             raise _no_axis(f"pending={dict(pending)!r}", axes or ())
         if words not in PENDING:
             raise UsageError(f"pending: {axis}={words!r}", want=f"one of {', '.join(PENDING)}")
+    outside = given["on_new_shape"] or "error"
+    given["on_new_shape"] = given["on_new_shape"] or "build"
     for name, known in (("backend", BACKENDS), ("on_new_shape", NEW_SHAPES), ("check", CHECKS)):
         if given[name] not in known:
             raise UsageError(f"{name}={given[name]!r}", want=f"one of {', '.join(known)}")
-    return Options(**{**given, "data": over, "pending": dict(pending)})
+    given |= {"data": over, "pending": dict(pending), "outside": outside}
+    return Options(**{**given, "dynamic": read_dynamic(given["dynamic"])})
 
 
 def _no_axis(what: str, axes: tuple[str, ...] | None) -> UsageError:

@@ -15,6 +15,7 @@ from lockstep.capture.marks import said_of_parameters
 from lockstep.capture.refusal import refuse
 from lockstep.errors import ContractError, UsageError
 from lockstep.run.admit import Build, Hit, load, short, tell_unchecked
+from lockstep.run.dynamic import Dynamic, Loose
 from lockstep.run.key import Bound, contract
 from lockstep.run.modes import ON, instead, mode
 from lockstep.run.options import Options, options
@@ -50,6 +51,7 @@ class CompiledStep:
         self._asked: list[Fields] = []  # of each variant what it is about the arguments alone
         self._bound: list[Bound] = []
         self._calls = self._votes = 0
+        self._dynamic = Dynamic(self.step.name, options.dynamic, options.outside == "build")
         self._eager: Callable[..., Any] | None = None
         # The n-th step of a name is the n-th on every rank, for the keys that ranks meet under.
         count = _names[self.step.name] = _names.get(self.step.name, 0) + 1
@@ -73,18 +75,35 @@ class CompiledStep:
         refuse_nested(self)
         call = self.step.call(args, kwargs)
         bound = self._bind(call)
-        key = bound.key(call)
         self._calls += 1
-        variant = self._variants.get(key)
         here = session()
-        if variant is None:
-            variant = self._admit(here, key, call, bound)
+        variant = self._variant(here, call, bound)
         here.fleet.call(self.name, variant.name, self._calls)  # lone votes are judged by it
         # Guarded at every call: a rank that a fault finds stuck in here is ended by its deadman.
         with here.fleet.guard(f"running {self.name}, call {self._calls}"):
             if self._calls <= 3:
                 return self._first_runs(here, variant, call, bound)
             return variant.run(call, bound)
+
+    def _variant(self, here: Session, call: Call, bound: Bound) -> Variant:
+        """The program for a call: a known one, or one that all ranks vote on now."""
+        if not self._dynamic.sizes:
+            return self._found(here, call, bound)
+        with here.fleet.guard(f"looking at the sizes of {self.name}, call {self._calls}"):
+            loose = self._dynamic.loose(call)
+        variant = self._found(here, call, bound, loose)
+        broken = variant.guards.broken(call)
+        if broken is None:
+            return variant
+        with here.fleet.guard(f"looking at the sizes of {self.name}, call {self._calls}"):
+            self._dynamic.refuse_broken(broken, call)
+        return self._found(here, call, bound)
+
+    def _found(
+        self, here: Session, call: Call, bound: Bound, loose: Loose | None = None
+    ) -> Variant:
+        key = bound.key(call, loose)
+        return self._variants.get(key) or self._admit(here, key, call, bound, loose)
 
     def _first_runs(self, here: Session, variant: Variant, call: Call, bound: Bound) -> Any:
         begin = time.monotonic()
@@ -106,10 +125,12 @@ class CompiledStep:
 
     # -- a new variant
 
-    def _admit(self, here: Session, key: Any, call: Call, bound: Bound) -> Variant:
+    def _admit(
+        self, here: Session, key: Any, call: Call, bound: Bound, loose: Loose | None
+    ) -> Variant:
         """Vote with all ranks on a variant that none has met, and load it."""
         with here.fleet.guard(f"preparing {self.name}, call {self._calls}"):
-            words = contract(call, bound)
+            words = contract(call, bound, loose)
             asked = {name: words[name] for name in (*call.names, "argument tree")}
             self._refuse_new(asked, words)
             wanted = self._fingerprint(call, bound, words)
@@ -118,7 +139,8 @@ class CompiledStep:
         name, file = f"v{self._votes - 1}", f"{digest(wanted)[:32]}.lockstep"
         store = here.store(self.options.store)
         hit = Hit(wanted, self.options.check, store, str(store.path_of(file)), here)
-        build = Build(self.step, call, bound, wanted, self.options, here, replicas)
+        sizes = self._dynamic.sizes if loose else ()
+        build = Build(self.step, call, bound, wanted, self.options, here, replicas, sizes)
         if not self._variants:
             tell_unchecked(self.name, self.options, here)
         obtained = here.fleet.obtain(
@@ -228,7 +250,8 @@ def compile(
     data: str | tuple[str, ...] | None = None,
     store: str | os.PathLike[str] | None = None,
     backend: str = "inductor",
-    on_new_shape: str = "build",
+    on_new_shape: str | None = None,
+    dynamic: Mapping[str, Mapping[int, tuple[int, int]]] | None = None,
     check: str = "types",
     pending: Mapping[str, str] | None = None,
 ) -> Callable[[Callable[P, T]], Callable[P, T]]: ...
@@ -241,7 +264,8 @@ def compile(
     data: str | tuple[str, ...] | None = None,
     store: str | os.PathLike[str] | None = None,
     backend: str = "inductor",
-    on_new_shape: str = "build",
+    on_new_shape: str | None = None,
+    dynamic: Mapping[str, Mapping[int, tuple[int, int]]] | None = None,
     check: str = "types",
     pending: Mapping[str, str] | None = None,
 ) -> Any:
@@ -258,7 +282,12 @@ def compile(
             only one admitted. By default `$LOCKSTEP_STORE`, else `~/.cache/lockstep`.
         backend: "inductor" (compiled), or "graph" (the graph as captured, bitwise as eager).
         on_new_shape: what a call that no variant covers does: "build" one, by a vote of all ranks,
-            or "error".
+            or "error". By default "build", but "error" for a size outside of `dynamic`.
+        dynamic: argument -> dimension -> its smallest and its largest size, from 2 on:
+            {"tokens": {0: (2, 64)}, "batch['x']": {1: (16, 512)}}. One artifact serves every size
+            in the range. A step that compares sizes, as `if x.shape[0] > 8`, gets the side that
+            the first call takes, and that is asked again at each call; one that fixes a size, as
+            `len(x)` or a loop over it, is refused at its line.
         check: what is asked of the gradients before an artifact is made, at a build alone. "types":
             what types are sure of refuses it, on every rank and with nothing stored; what they do
             not know never does. "full": all witnesses of `ls.check`, on simulated ranks with this
@@ -284,6 +313,7 @@ def compile(
         store=store,
         backend=backend,
         on_new_shape=on_new_shape,
+        dynamic=dynamic,
         check=check,
         pending=pending,
     )

@@ -15,6 +15,7 @@ from lockstep.capture.graph import input_spec
 from lockstep.capture.state import Slot
 from lockstep.capture.trees import tree_of
 from lockstep.errors import ContractError
+from lockstep.run.dynamic import Guards, fits
 from lockstep.run.guarded import guarded
 from lockstep.run.key import Bound
 
@@ -34,6 +35,7 @@ class Variant:
         self.checked: dict[str, Any] = artifact.manifest.get("check", {})
         self._program = program
         contract = artifact.manifest["contract"]
+        self.guards = Guards(contract)
         self._inputs = contract["inputs"]
         self._returns = [
             ("guarded" if r["grad"] else r["kind"], r["index"], r["value"])
@@ -159,7 +161,7 @@ def _problems(spec: dict[str, Any], real: Any, slots: dict[str, Slot]) -> list[s
     found = [
         f"{name}: built for {k} {spec[k]}, here {now[k]} ({describe(real)})"
         for k in kept
-        if now[k] != (list(spec[k]) if isinstance(spec[k], (list, tuple)) else spec[k])
+        if not fits(now[k], spec[k])
     ]
     slot = slots.get(name)
     ties = [h.name for h in slot.holders[1:]] if slot else []
