@@ -17,6 +17,7 @@ from torch.fx import Node
 from lockstep.checker.flow import Flow
 from lockstep.checker.kinds import Kind
 from lockstep.checker.rules.context import Fault, is_tensor, shape_of
+from lockstep.checker.rules.registry import op_name
 from lockstep.checker.source import line_of
 from lockstep.spmd.types import I, R, Type
 
@@ -136,11 +137,17 @@ class Ties:
         return isinstance(kind, Kind) and not kind.same
 
     def _own_backward(self, operand: Node) -> bool:
-        """Report a conversion whose own backward hands a partial on, if there is one on the way."""
+        """Report a conversion whose own backward hands a partial on, if there is one on the way.
+
+        Returns:
+            Whether there is a conversion with a backward of its own: one that reduces is no fault.
+        """
         node: Node | None = operand
         while node is not None and node.op == "call_function":
             source = next((n for n in node.all_input_nodes if self.ties.get(n) is I), None)
-            made = self._written_backward(node, source) if source is not None else None
+            made, reduces = self._written_backward(node, source)
+            if reduces:
+                return True
             if made is not None:
                 if all(fault.node is not made for fault in self.faults):
                     self.faults.append(
@@ -161,21 +168,30 @@ class Ties:
             node = source
         return False
 
-    def _written_backward(self, node: Node, source: Node) -> Node | None:
-        """The first node of a backward that the user wrote, between two values' gradients."""
+    def _written_backward(self, node: Node, source: Node | None) -> tuple[Node | None, bool]:
+        """The first node of a backward that the user wrote, between two values' gradients.
+
+        Returns:
+            The node, if there is one; and whether anything between the gradients is reduced.
+        """
+        if source is None:
+            return None, False
         cotangents = self.flow.graphs.cotangents
         end, start = cotangents.get(source), cotangents.get(node)
         if start is None or end is None:
-            return None
-        reached = {start}
+            return None, False
+        reached, found = {start}, None
         for after in self.flow.graphs.nodes[0]:
             if after is end:
-                return None
+                break
             if any(n in reached for n in after.all_input_nodes):
                 reached.add(after)
-                if line_of(after) not in self._forward_lines:
-                    return after
-        return None
+                name = op_name(after.target)
+                if "_c10d" in name and "reduce" in name:
+                    return None, True
+                if found is None and line_of(after) not in self._forward_lines:
+                    found = after
+        return found, False
 
     # -- what the backward says
 
