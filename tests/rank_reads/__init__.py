@@ -1,0 +1,1 @@
+"""Ways to look at the rank, the device, the environment or the data in a step; see `__main__`."""

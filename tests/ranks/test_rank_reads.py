@@ -1,0 +1,49 @@
+"""No way to look at the rank is baked into a program; the ways are in `tests/rank_reads`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tests.rank_reads import before
+from tests.rank_reads.judge import PORTABLE, REFUSED, before_step, portably, refusal
+from tests.rank_reads.real import run_on_real_ranks
+
+
+def test_one_program_is_right_on_four_real_ranks(tmp_path: Path) -> None:
+    found = run_on_real_ranks(tmp_path)
+    assert found.pop("vocabulary in parts") == "equal, one artifact"
+    assert found == dict.fromkeys((form.__name__ for form in PORTABLE), "equal")
+
+
+@pytest.mark.parametrize("form", PORTABLE[::6], ids=lambda form: form.__name__)
+def test_one_program_is_right_on_simulated_ranks(form: Any) -> None:
+    assert portably(form).became == "portable"
+
+
+@pytest.mark.parametrize(("form", "text", "place"), REFUSED, ids=lambda value: str(value)[:30])
+def test_refused_at_its_line(form: Any, text: str, place: Any) -> None:
+    row = refusal(form, text, place)
+    assert row.became == "refused", row.told
+
+
+@pytest.mark.parametrize("make", before.FORMS, ids=lambda make: make.__name__)
+def test_read_before_the_step(make: Any) -> None:
+    assert before_step(make).became == "refused"
+
+
+def test_a_baked_rank_would_be_seen() -> None:
+    """A read in a frame that counts as torch's gives this rank's number, which the graph keeps."""
+    code = compile("lambda x, mesh: x * (1 + dist.get_rank())", torch.__file__, "eval")
+    bakes = eval(code, {"dist": dist})
+    bakes.__name__ = "bakes"
+    assert portably(bakes).became == "baked: wrong on ranks [1, 2, 3]"
+    assert refusal(bakes, "no such text", marks).became == "baked"
+
+
+def marks() -> None:  # the line
+    """A place to look for."""
