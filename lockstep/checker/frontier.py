@@ -165,7 +165,14 @@ def _between(many: Simulation, pairs: dict[int, int], row: int | None, most: int
 def _pairs(many: Simulation, one: Simulation) -> dict[int, int]:
     """Forward rows of two simulations by line, operator, and which of them it is."""
     left, right = _keyed(many), _keyed(one)
-    return {row: right[key] for key, row in left.items() if key in right}
+    pairs = {row: right[key] for key, row in left.items() if key in right}
+    return {a: b for a, b in pairs.items() if _sort(many, a) == _sort(one, b)}
+
+
+def _sort(sim: Simulation, row: int) -> tuple[Any, ...]:
+    """What a partner has alike: on one rank a line may do less, and its n-th be another."""
+    value = sim.rows[row][0].meta.get("val")
+    return (value.dtype, value.dim()) if isinstance(value, torch.Tensor) else ()
 
 
 def _keyed(sim: Simulation) -> dict[tuple[str, str, int], int]:
@@ -175,9 +182,8 @@ def _keyed(sim: Simulation) -> dict[tuple[str, str, int], int]:
         name = op_name(nodes[0])
         if sim.phase[row] not in ("forward", "after") or name in ("", "getitem"):
             continue
-        if sim.written(row) or row in sim.overwritten:
-            continue  # holds its result only later
         key = (sim.line(row), name)
         seen[key] = seen.get(key, 0) + 1
-        found[(*key, seen[key])] = row
+        if not sim.written(row) and row not in sim.overwritten:  # else it holds its result later
+            found[(*key, seen[key])] = row
     return found
