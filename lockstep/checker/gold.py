@@ -8,6 +8,7 @@ value varies, and each rank holds its own), or wrong. A true gradient of zero sh
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from dataclasses import dataclass
 from typing import Any
@@ -66,8 +67,8 @@ class Gold:
         self._forward: Values = {}
         self._equal: dict[int, list[str]] = {}
         self.parameters = {
-            spec.name: sim.at[0][self.world.ranks[0].placeholder(spec.name)]
-            for spec in self.world.ranks[0].graph.inputs
+            spec.name: row
+            for row, spec in zip(sim.inputs, self.world.ranks[0].graph.inputs, strict=True)
             if spec.kind == "param" and spec.requires_grad
         }
         if self.world.ranks[0].notes.roots:
@@ -96,11 +97,9 @@ class Gold:
         sim = self.sim
         values = sim.feed()
         leaves: list[tuple[int, int, torch.Tensor]] = []
-        for row, held in values.items():
-            position = [i for i, n in enumerate(sim.rows) if n[0].op == "placeholder"].index(row)
-            wants = self.world.ranks[0].graph.inputs[position].requires_grad
+        for (row, held), spec in zip(values.items(), self.world.ranks[0].graph.inputs, strict=True):
             for rank, value in enumerate(held):
-                if wants and value.is_floating_point():
+                if spec.requires_grad and value.is_floating_point():
                     leaf = value.requires_grad_()
                     leaves.append((row, rank, leaf))
                     with torch.enable_grad():
@@ -199,8 +198,12 @@ class Gold:
 
     def rerun(self, patch: Patch) -> tuple[Values, Values]:
         """The traced run with some rows' values replaced: (values, seen)."""
-        seen: Values = {}
-        return self.sim.run(self.sim.feed(), seen=seen, patch=patch), seen
+        first = min(patch, default=0)
+        if first < self.sim.settled:
+            seen: Values = {}
+            return self.sim.run(self.sim.feed(), seen=seen, patch=patch), seen
+        seen = {row: held for row, held in self.seen.items() if row < first}
+        return self.sim.run(dict(seen), seen=seen, patch=patch), seen
 
     def final(self, name: str, values: Values) -> list[torch.Tensor] | None:
         """The gradients of a parameter that the optimizer takes, after pending reductions."""
@@ -295,26 +298,29 @@ class Gold:
         node = self.world.ranks[0].grads.get(name)
         if node is None:
             return False
-        raws = self._raw_rows()
-        mine = raws.get(self.parameters[name], set())
-        others = set().union(*raws.values()) - mine if raws else set()
+        mine, every = self._raw_rows.get(self.parameters[name], set()), self._all_raw_rows
         todo, done = [self.sim.index[node]], set()
         while todo:
             row = todo.pop()
             if row in done:
                 continue
             done.add(row)
-            if row in others:
+            if row in every and row not in mine:
                 return True
             if row not in mine and self.sim.phase[row] != "forward":
                 todo += self.sim.sources(row)
         return False
 
+    @functools.cached_property
     def _raw_rows(self) -> dict[int, set[int]]:
         """Parameter row -> the rows of its gradients as backward() left them."""
         at, held = self.sim.at[0], self.world.ranks[0].notes.cotangents
         rows = set(self.parameters.values())
         return {at[f]: {at[b] for b in backs} for f, backs in held.items() if at[f] in rows}
+
+    @functools.cached_property
+    def _all_raw_rows(self) -> set[int]:
+        return set().union(*self._raw_rows.values())
 
 
 def _subsets(axes: list[str]) -> list[tuple[str, ...]]:

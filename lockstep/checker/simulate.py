@@ -8,6 +8,7 @@ as `x.chunk(n)[rank]` does.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch.fx.node import map_aggregate
 
 from lockstep import _compat
 from lockstep.capture.origin import META
-from lockstep.capture.schemas import without_out
+from lockstep.capture.schemas import without_out, written_arguments
 from lockstep.checker.arithmetic import COLLECTIVES, LOCAL
 from lockstep.checker.inputs import promoted
 from lockstep.checker.memory import overwritten
@@ -57,6 +58,7 @@ class Simulation:
         self.rows: list[tuple[Node, ...]] = list(zip(*graphs, strict=True))
         self.at = [{node: i for i, node in enumerate(nodes)} for nodes in graphs]
         self.index = {nodes[0].name: i for i, nodes in enumerate(self.rows)}
+        self.inputs = [i for i, nodes in enumerate(self.rows) if nodes[0].op == "placeholder"]
         self.phase = [world.ranks[0].phases[nodes[0].name] for nodes in self.rows]
         self.states = [dict(trace.notes.draws) for trace in world.ranks]
         forward = [phase == "forward" for phase in self.phase]
@@ -66,6 +68,14 @@ class Simulation:
     def size(self) -> int:
         """The number of ranks."""
         return len(self.world.ranks)
+
+    @functools.cached_property
+    def settled(self) -> int:
+        """The first row from which on no value of an earlier one changes any more."""
+        last = len(self.rows)
+        late = next((row for row, phase in enumerate(self.phase) if phase in ALL[1:]), last)
+        nodes = [nodes[0] for nodes in self.rows[late:] if nodes[0].op == "call_function"]
+        return last if any(written_arguments(node.target) for node in nodes) else late
 
     def line(self, row: int) -> str:
         """The user's line of a row, on rank 0."""
@@ -83,8 +93,7 @@ class Simulation:
     def feed(self) -> Values:
         """The inputs' values, copied."""
         found: Values = {}
-        inputs = [i for i, nodes in enumerate(self.rows) if nodes[0].op == "placeholder"]
-        for position, row in enumerate(inputs):
+        for position, row in enumerate(self.inputs):
             found[row] = [trace.inputs[position].clone() for trace in self.world.ranks]
         return found
 
