@@ -70,6 +70,11 @@ BARS = [
     Bar("typed collectives cost what hand-written ones do, claims nothing", "bench/types_off.py"),
     Bar("a step takes at most 1.03 times torch.compile's time", "bench/step.py"),
     Bar(
+        "a check grows no faster than the graph; Llama 3 70B by shape fits 8 GiB",
+        "bench/check_cost.py",
+        limit_s=3600,
+    ),
+    Bar(
         "N ranks start for the price of one, a restart is nearly free",
         "bench/startup.py --ranks 4",
         limit_s=3600,
