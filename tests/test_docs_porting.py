@@ -22,6 +22,9 @@ def test_its_code_runs_and_its_two_blocks_agree() -> None:
     plain = torch.nn.functional.silu(x @ up.T) @ down.T
     for block in ("mlp", "mlp_sp"):
         assert torch.allclose(names[block](x, up, down), plain, atol=1e-5)  # type: ignore[operator]
+    report = names["report"]
+    assert report.ok and not report.undecided, str(report)  # type: ignore[attr-defined]
+    assert "types only: gold and twin did not run" in str(report)
 
 
 def test_every_mapping_is_a_call_that_this_version_accepts() -> None:
