@@ -132,7 +132,7 @@ class Tracing:
             symbols=self._symbols if self._symbols.sizes else None,
         )
         if self._noting is not None:
-            passes.clean(traced, keep_dead=True)
+            passes.clean(traced, keep_dead=True, runs=False)
             self._noting.graph = replace(graph, gm=traced)
         return graph
 

@@ -16,15 +16,20 @@ from lockstep.capture.schemas import must_stay
 from lockstep.errors import CaptureError
 
 
-def clean(gm: torch.fx.GraphModule, keep_dead: bool = False) -> None:
-    """Inline constants, name groups by axis, drop dead code, forget device indices."""
+def clean(gm: torch.fx.GraphModule, keep_dead: bool = False, runs: bool = True) -> None:
+    """Inline constants, name groups by axis, drop dead code, forget device indices.
+
+    Args:
+        runs: whether the module may be called later, and not only its graph be read.
+    """
     inline_constants(gm)
     name_groups(gm)
     if not keep_dead:
         gm.graph.eliminate_dead_code(is_impure_node=_must_stay)
     forget_device_index(gm)
     gm.graph.lint()
-    gm.recompile()
+    if runs:
+        gm.recompile()
 
 
 def without(gm: torch.fx.GraphModule, aliases: list[torch.fx.Node]) -> torch.fx.GraphModule:
