@@ -5,7 +5,9 @@ A gradient that backward() left right, whole or partial, may be spoilt on its wa
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -182,6 +184,9 @@ def _wrong_step(gold: Gold, name: str, judgement: Judged) -> Finding:
     shape = gold.seen[gold.parameters[name]][0].shape
     way = [r for r in _way(gold, name) if getattr(gold.seen[r][0], "shape", None) == shape]
     spoilt = next((row for row in way if not _plausible(gold, name, row, tied)), None)
+    again = _summed_again(gold, name)
+    if again is not None:
+        return again
     row = spoilt if spoilt is not None else (way[-1] if way else None)
     line = gold.sim.line(row) if row is not None else ""
     means = [axis for axis, way_ in gold.meaning.ways.items() if way_ == "mean"]
@@ -201,6 +206,61 @@ def _wrong_step(gold: Gold, name: str, judgement: Judged) -> Finding:
         fix=fix,
         witness="after",
     )
+
+
+def _summed_again(gold: Gold, name: str) -> Finding | None:
+    """A sum over ranks of what holds such a sum already, beside what was added since."""
+    node = gold.world.ranks[0].grads[name]
+    sums = [r for r in _behind(gold, gold.sim.index[str(node)]) if _is_sum(gold, r)]
+    for row in sorted(sums):
+        axis = _words(gold, row)[-1]
+        before = [r for r in _behind(gold, row) if r < row and _is_sum(gold, r)]
+        if axis not in gold.world.wide or all(_words(gold, r)[-1] != axis for r in before):
+            continue
+        line = gold.sim.line(row)
+        return Finding(
+            "LS551",
+            f"the gradient of {name} is summed over {axis} again, with what was added since",
+            line=line,
+            source=source_of(line),
+            axis=axis,
+            got=f"a sum over {axis} of what holds such a sum already",
+            want="each backward()'s part counted once",
+            why="gradients of several backward()s add up, and so do the sums that are in them",
+            fix="reduce once, after the last backward()",
+            witness="after",
+        )
+    return None
+
+
+def _behind(gold: Gold, row: int) -> set[int]:
+    """The rows of gradients that a row is made of, with what was written into them before it."""
+    found, todo = set(), [row]
+    while todo:
+        here = todo.pop()
+        if here in found or gold.sim.phase[here] in ("input", "forward"):
+            continue
+        found.add(here)
+        todo += gold.sim.sources(here)
+        written = [gold.sim.at[0][write.args[1]] for write in _writes(gold, here)]
+        todo += [source for source in written if source <= row]
+    return found
+
+
+def _writes(gold: Gold, row: int) -> Iterator[Any]:
+    for user in gold.sim.rows[row][0].users:
+        for write in user.users if _name(gold, gold.sim.at[0][user]) == "alias" else ():
+            if str(write.target).startswith("aten.copy_") and write.args[0] is user:
+                yield write
+
+
+def _is_sum(gold: Gold, row: int) -> bool:
+    words = _words(gold, row)
+    return "all_reduce" in str(gold.sim.rows[row][0].target) and "sum" in words
+
+
+def _words(gold: Gold, row: int) -> list[str]:
+    return [arg for arg in gold.sim.rows[row][0].args if isinstance(arg, str)] or [""]
 
 
 def _plausible(gold: Gold, name: str, row: int, tied: list[str]) -> bool:

@@ -66,6 +66,7 @@ class Flow:
         self.kinds: dict[Node, Any] = {}
         self.faults: list[Fault] = []
         self.unknown: Counter[str] = Counter()
+        self.picked: dict[Node, frozenset[Node]] = {}  # node -> what is another one on each rank
         self._by_rank: set[Node] = set()
         self.position = [{node: i for i, node in enumerate(nodes)} for nodes in graphs.nodes]
         self._buffers = Buffers(self)
@@ -105,6 +106,8 @@ class Flow:
             return UNKNOWN
         rule = find(name)
         picks = self._picks(node, peers)
+        if picks:
+            self.picked[node] = frozenset(picks)
         ctx = self._context(node, peers, picks)
         if not ctx.operands and (not is_tensor(node) or node.all_input_nodes):
             return self._of_numbers(ctx)

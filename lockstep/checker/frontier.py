@@ -180,7 +180,9 @@ def _keyed(sim: Simulation) -> dict[tuple[str, str, int], int]:
     found = {}
     for row, nodes in enumerate(sim.rows):
         name = op_name(nodes[0])
-        if sim.phase[row] not in ("forward", "after") or name in ("", "getitem"):
+        if name == "getitem":  # one of several results
+            name = f"{op_name(nodes[0].args[0])} {nodes[0].args[1]}"
+        if sim.phase[row] not in ("forward", "after") or not name:
             continue
         key = (sim.line(row), name)
         seen[key] = seen.get(key, 0) + 1

@@ -57,6 +57,9 @@ class Ties:
             return
         read = [n for n in node.all_input_nodes if n in self.ties and self._live(n)]
         read = [n for n in read if not self._differs(n)]  # a write may have changed it
+        pieces = [n for n in read if n in self.flow.picked.get(node, ())]
+        if pieces and (len(pieces) < len(read) or self._put_together(pieces[0])):
+            read = [n for n in read if n not in pieces]
         held = {self.ties[n] for n in read}
         made = self.flow.kinds.get(node)
         single = isinstance(made, Kind)
@@ -71,6 +74,12 @@ class Ties:
         if tie is I and single and self._reduced_on_the_way(node, read):
             tie = R
         self.ties[node] = tie
+
+    def _put_together(self, piece: Node) -> bool:
+        """Whether the gradient of what each rank reads its own piece of is whole."""
+        while op_name(piece.target) in ("getitem", "split", "split_with_sizes"):
+            piece = piece.all_input_nodes[0]
+        return self._gradient_is_whole(piece)
 
     def _live(self, node: Node) -> bool:
         value = node.meta.get("val")

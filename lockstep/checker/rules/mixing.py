@@ -16,7 +16,7 @@ def spread(ctx: Context, operands: list[Operand]) -> Kind:
     if any(o.kind.tag == "?" for o in live):
         return UNKNOWN
     if not live:
-        return EQUAL
+        return FLAT
     moved = "moved" if any(o.kind.note == "moved" for o in live) else ""
     if any(o.kind.tag == "V" for o in live):
         return replace(VARYING, note=_mask(ctx, live) or moved)
@@ -81,7 +81,7 @@ def added(ctx: Context, operands: list[Operand], constant: bool = False) -> Kind
     if any(o.kind.tag == "?" for o in live):
         return UNKNOWN
     if partial is None:
-        mixed = spread(ctx, live)
+        mixed = spread(ctx, operands)
         return replace(EQUAL, flat=False) if constant and mixed.same and not mixed.flat else mixed
     others = [o for o in live if o.kind.tag != "P"]
     if not others and not constant:
@@ -92,6 +92,8 @@ def added(ctx: Context, operands: list[Operand], constant: bool = False) -> Kind
         return UNKNOWN  # what became of a layout that was lost: it may be terms of the same sum
     if any(o.kind.note == "echo" for o in live):
         return partial.kind
+    if partial.kind.power == 1 and all(o.kind.same for o in others):
+        return partial.kind  # the mean of terms that all got the same: that much more
     other = others[0] if others else None
     shards = other is not None and other.kind.tag == "S"
     ctx.fault(
