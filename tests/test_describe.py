@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
+import lockstep as ls
 from lockstep.build.artifact import pack
 from lockstep.build.describe import describe
 from lockstep.build.program import Program
@@ -90,3 +92,19 @@ def test_a_bare_artifact_and_a_damaged_one(tmp_path: Path) -> None:
     path.write_bytes(data[:-30])
     with pytest.raises(ArtifactError, match=r"bare\.lockstep"):
         describe(path)
+
+
+def test_sizes_that_may_differ_are_ranges_and_what_has_to_hold_is_told(tmp_path):
+    def step(x, y):
+        return (x + y)[: x.shape[0] // 2]
+
+    mesh = ls.mesh(dp=-1)
+    dynamic = {"x": {0: (2, 64)}, "y": {0: (2, 64)}}
+    compiled = ls.compile(step, mesh=mesh, backend="graph", store=tmp_path, dynamic=dynamic)
+    compiled(torch.ones(8, 3), torch.ones(8, 3))
+    (path,) = tmp_path.glob("*.lockstep")
+    text = describe(path)
+    assert "arg  x  f32[2..64, 3]" in text
+    assert any(line.split() == ["x.shape[0]", "2..64"] for line in text.splitlines())
+    assert "  x.shape[0] == y.shape[0]" in text
+    assert "tests/test_describe.py:" in text

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.build.artifact import VERSION, read_manifest
+from lockstep.capture.sizes import Size, readable
 
 _SHORT = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
 _TOLD = {
@@ -103,7 +104,8 @@ def _contract(contract: dict[str, Any]) -> str:
         (item["kind"], item["name"], _rest(item, "kind", "name"))
         for item in contract.get("effects", [])
     ]
-    tables = [_table("inputs", inputs), _table("returns", returns), _table("effects", effects)]
+    tables = [_table("inputs", inputs), _sizes(contract), _table("returns", returns)]
+    tables.append(_table("effects", effects))
     return "\n\n".join(table for table in tables if table)
 
 
@@ -155,11 +157,19 @@ def _fields(title: str, fields: dict[str, Any]) -> str:
     return _table(title, sorted(rows))
 
 
+def _sizes(contract: dict[str, Any]) -> str:
+    """What may differ from call to call, and what has to hold of it."""
+    sizes = [Size(**row) for row in contract.get("sizes", [])]
+    rows = [(str(size), size.ends, "") for size in sizes]
+    rows += [(readable(g["text"], sizes), "", g["line"]) for g in contract.get("guards", [])]
+    return _table("sizes", rows)
+
+
 def _type(item: dict[str, Any]) -> str:
-    """`f32[8, 16]` of a shape and a dtype's name."""
+    """`f32[8, 16]` of a shape and a dtype's name; `f32[2..64, 16]` where a size may differ."""
     dtype = str(item.get("dtype", "?")).removeprefix("torch.")
     stem = dtype.rstrip("0123456789")
-    return f"{_SHORT.get(stem, stem)}{dtype[len(stem) :]}{list(item['shape'])}"
+    return f"{_SHORT.get(stem, stem)}{dtype[len(stem) :]}[{', '.join(map(str, item['shape']))}]"
 
 
 def _rest(item: dict[str, Any], *but: str) -> str:
