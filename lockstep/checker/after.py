@@ -211,7 +211,8 @@ def _wrong_step(gold: Gold, name: str, judgement: Judged) -> Finding:
 def _summed_again(gold: Gold, name: str) -> Finding | None:
     """A sum over ranks of what holds such a sum already, beside what was added since."""
     node = gold.world.ranks[0].grads[name]
-    sums = [r for r in _behind(gold, gold.sim.index[str(node)]) if _is_sum(gold, r)]
+    behind = _behind(gold, gold.sim.index[node]) if node is not None else set()
+    sums = [row for row in behind if _is_sum(gold, row)]
     for row in sorted(sums):
         axis = _words(gold, row)[-1]
         before = [r for r in _behind(gold, row) if r < row and _is_sum(gold, r)]
