@@ -82,6 +82,22 @@ def test_a_forgotten_conversion_is_found_with_its_line():
     assert not finding.verified
 
 
+def test_a_conversion_that_another_block_has_does_not_hide_the_forgotten_one():
+    def block(m: Wide, x: torch.Tensor, convert: bool) -> torch.Tensor:
+        h = ls.convert(x, "tp", src=I, dst=R) if convert else x
+        return x + ls.all_reduce(F.linear(F.linear(h, m.up), m.down), "tp", src=P, dst=I)
+
+    def step(m: Wide, x: torch.Tensor) -> torch.Tensor:
+        stream = block(m, block(m, x * m.scale, True), False)
+        loss = ls.loss((stream**2).mean(), dp="mean")
+        loss.backward()
+        ls.reduce_grads(m, dp="mean")
+        return loss
+
+    (finding,) = ls.check(step, made(64), mesh=MESH, data="dp", witnesses="types").findings
+    assert (finding.code, finding.axis, finding.got) == ("LS504", "tp", "I and S(1)")
+
+
 def test_a_gradient_that_is_not_reduced_is_found_unless_something_else_reduces_it():
     (finding,) = by_types("no reduce").findings
     assert (finding.code, finding.axis, finding.got) == ("LS514", "dp", "P(mean)")

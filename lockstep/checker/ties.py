@@ -183,16 +183,14 @@ class Ties:
         Returns:
             The node, if there is one; and whether anything between the gradients is reduced.
         """
-        if source is None:
-            return None, False
+        if source is None or len(node.all_input_nodes) > 1 or shape_of(node) != shape_of(source):
+            return None, False  # no conversion: between its gradients may lie another branch
         cotangents = self.flow.graphs.cotangents
         end, start = cotangents.get(source), cotangents.get(node)
         if start is None or end is None:
             return None, False
-        reached, found = {start}, None
-        for after in self.flow.graphs.nodes[0]:
-            if after is end:
-                break
+        reached, found, place = {start}, None, self.flow.position[0]
+        for after in self.flow.graphs.nodes[0][place[start] : place[end]]:
             if any(n in reached for n in after.all_input_nodes):
                 reached.add(after)
                 name = op_name(after.target)
