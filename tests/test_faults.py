@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from lockstep.checker.types import infer
+from lockstep.checker.world import capture_world
 from tests.fault_cases.expected import EXPECTED, Expected
+from tests.fault_cases.expected import PAIRS as PAIRS_EXPECTED
 from tests.fault_cases.judged import Outcome, figures, judge
-from tests.fault_cases.programs import RIGHT, WRONG
+from tests.fault_cases.programs import PAIRS, RIGHT, WRONG
 from tests.faults.__main__ import main
 from tests.faults.cases import HERE
 
@@ -64,14 +67,28 @@ def test_a_wrong_program_is_told_at_its_line(name):
     assert not elsewhere.placed
 
 
+@pytest.mark.parametrize("name", ["summed after each backward", "labels shifted within a rank"])
+def test_of_a_pair_the_wrong_one_is_told_and_the_right_one_silent(name):
+    wrong = judge(name, PAIRS[name](True), PAIRS_EXPECTED[name])
+    assert wrong.placed, [*map(str, wrong.findings), wrong.error]
+    assert judge(name, PAIRS[name](False), None).silent
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_types_alone_do_not_refuse_a_right_program(name):
+    program = PAIRS[name](False)
+    found = infer(capture_world(program.step, program.make, program.mesh)).findings
+    assert not found, list(map(str, found))
+
+
 def test_every_wrong_program_has_its_line_in_the_table():
-    assert EXPECTED.keys() == WRONG.keys()
+    assert EXPECTED.keys() == WRONG.keys() and PAIRS_EXPECTED.keys() == PAIRS.keys()
     sources = "".join(
         file.read_text()
         for file in HERE.with_name("fault_cases").glob("*.py")
         if file.stem != "expected"
     )
-    for name, expected in EXPECTED.items():
+    for name, expected in {**EXPECTED, **PAIRS_EXPECTED}.items():
         assert all(text in sources for text in expected.texts), name
 
 

@@ -16,6 +16,7 @@ from lockstep.checker.finding import Finding
 from lockstep.checker.gold import Gold, Judged
 from lockstep.checker.lines import source_of
 from lockstep.checker.phrases import unreduced
+from lockstep.checker.updates import drifting
 
 
 def judge_after(gold: Gold, judged: dict[str, Judged]) -> tuple[list[Finding], set[str]]:
@@ -28,9 +29,10 @@ def judge_after(gold: Gold, judged: dict[str, Judged]) -> tuple[list[Finding], s
     found: dict[tuple[str, str, str | None], Finding] = {}
     count: dict[tuple[str, str, str | None], int] = {}
     for name, judgement in judged.items():
-        if not judgement.wrong:
+        if not judgement.wrong and not judgement.updated:
             continue
-        finding = _judge_one(gold, name, judgement)
+        own = judgement.updated
+        finding = drifting(gold, name) if own else _judge_one(gold, name, judgement)
         if finding is not None:
             names.add(name)
             alike = finding.line if finding.code != "LS550" else ""

@@ -35,12 +35,17 @@ NOT_EXERCISED = "not exercised"
 
 @dataclass
 class Judged:
-    """What one parameter's final gradient is; `wrong` is empty where it is right."""
+    """What one parameter's final gradient is; `wrong` is empty where it is right.
+
+    Args:
+        updated: the step changed the parameter by itself, and left it without a gradient.
+    """
 
     wrong: str = ""
     partial_on: str | None = None
     exercised: bool = True
     clipped: bool = False
+    updated: bool = False
 
 
 def _copies_for_the_backward() -> Any:
@@ -218,6 +223,14 @@ class Gold:
                     held = [value / self.world.mesh[axis] for value in held]
         return held
 
+    def updated(self, name: str) -> bool:
+        """Whether the step itself changed a parameter for which its backward made a gradient."""
+        row = self.parameters[name]
+        if self.sim.rows[row][0] not in self.world.ranks[0].notes.cotangents:
+            return False
+        pairs = zip(self.values[row], self.seen[row], strict=True)
+        return any(not same(after, before) for after, before in pairs)
+
     def true_final(self, name: str, tied: list[str]) -> list[torch.Tensor]:
         """What the optimizer should take: of a mean, the mean."""
         row = self.parameters[name]
@@ -255,7 +268,10 @@ class Gold:
     ) -> Judged:
         true = self.true_final(name, tied)
         if held is None:
-            return Judged(exercised=False) if is_zero(true) else Judged("missing: .grad is None")
+            if is_zero(true):
+                return Judged(exercised=False)
+            gone = self.updated(name)
+            return Judged(updated=True) if gone else Judged("missing: .grad is None")
         if any(h.shape != t.shape for h, t in zip(held, true, strict=True)):
             return Judged(relation(held[0], true[0]))
         if self._from_others(name):

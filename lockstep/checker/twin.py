@@ -21,6 +21,7 @@ from lockstep.checker.loss import miscounted, total
 from lockstep.checker.matching import Map, index_map
 from lockstep.checker.placement import jitter
 from lockstep.checker.simulate import Divergent, Simulation, Values
+from lockstep.checker.updates import writes_of
 from lockstep.checker.world import World, capture_world
 from lockstep.errors import LockstepError
 
@@ -119,6 +120,13 @@ def _compare(
     for name in gold.parameters:
         held = gold.final(name, values)
         node = single.world.ranks[0].grads.get(name)
+        if gold.updated(name) and held is node is None and name in maps:
+            twin.compared.append(f"{name} after the step")
+            row = many.at[0][many.world.ranks[0].placeholder(name)]
+            expected = results[_row(single, name)][0]
+            if _differing(values[row], expected, maps[name]) is not None:
+                told.append(f"{name} after the step")
+                wrong += [] if wrong else writes_of(many, row)
         if held is None or node is None:
             continue
         expected = results[single.index[node]][0]

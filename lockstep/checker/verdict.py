@@ -120,11 +120,14 @@ def established(world: World, seen: Witnesses, pending: dict[str, str]) -> list[
         return [*lines, f"gradients: not judged, the ranks' programs differ: {seen.apart}"]
     if seen.unknown:
         lines.append(f"gradients: {seen.unknown}")
-    right = [name for name, j in seen.judged.items() if not j.wrong and j.exercised]
+    changed = [name for name, j in seen.judged.items() if j.updated]
+    right = [n for n, j in seen.judged.items() if not j.wrong and j.exercised and not j.updated]
     if right and not (seen.loss or seen.twin.loss_differs):
         lines.append(
             f"gradients: {len(right)} of {len(seen.judged)} parameters' are the derivative"
         )
+    if changed:
+        lines.append(f"changed by the step itself, and judged by that: {', '.join(changed)}")
     idle = [name for name, j in seen.judged.items() if not j.exercised and not j.wrong]
     if idle:
         lines.append(f"not exercised, their gradient is 0 here: {', '.join(idle)}")

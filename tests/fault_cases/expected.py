@@ -46,3 +46,21 @@ EXPECTED: dict[str, Expected] = {
     "expert not scaled": at("ep", "received @ self.expert"),
     "experts reduced": at("ep", "dist.all_reduce(model.expert.grad"),
 }
+
+PAIRS: dict[str, Expected] = {
+    "unequal counts": at("dp", "loss = errors.sum() / total"),
+    "auxiliary loss not divided": at("dp", "share = Shared.apply"),
+    "clipped before reduction": at("dp", "weight.grad /= norm", "torch.stack(squares)"),
+    "summed after each backward": at("dp", "dist.all_reduce(weight.grad, group=model.group)"),
+    "spread weight, own gradient": at("dp", "weight = function.apply(model.rows"),
+    "fused weight split as one": at("tp", "@ self.qkv).chunk(3, -1)"),
+    "few keys not copied": at("tp", "k, v = x @ wk, x @ wv"),
+    "norm of own columns": at("tp", "square = (wide**2)", "wide * torch.rsqrt(square"),
+    "scattered along the batch": at("tp", "self.leave.apply(wide"),
+    "split without its gather": at("tp", "own = self.split.apply"),
+    "rows drop the same elements": at("tp", "F.dropout(own, 0.5)"),
+    "labels shifted within a rank": at("cp", "F.cross_entropy(", "words.roll(-1)"),
+    "router not reduced": at("ep", "hidden @ self.router"),
+    "another rank's rows updated": at("dp", "weight.chunk(model.ranks)"),
+    "updated by the own gradient": at("dp", "weight -= 0.1 * weight.grad"),
+}

@@ -81,7 +81,11 @@ class SendOneWay(Experts):
         return ExchangeOneWay.apply(rows, self.group)
 
 
-def experts(after: Callable[[Any], None], model: Callable[[Any], nn.Module] = Experts) -> Program:
+def experts(
+    after: Callable[[Any], None],
+    model: Callable[[Any], nn.Module] = Experts,
+    averaged: tuple[str, ...] = ("inner", "router"),
+) -> Program:
     """Return a step whose loss is a mean over the ranks."""
 
     def make(mesh: Any) -> Any:
@@ -93,7 +97,7 @@ def experts(after: Callable[[Any], None], model: Callable[[Any], nn.Module] = Ex
         loss = ls.loss(model(x, wanted), ep="mean")
         loss.backward()
         after(model)
-        for weight in (model.inner, model.router):
+        for weight in (getattr(model, name) for name in averaged):
             dist.all_reduce(weight.grad, group=model.group)
             weight.grad /= model.count
         return loss.detach()

@@ -50,13 +50,14 @@ def _declare(spmd: Any, mesh: Any, model: Any, batch: list[Any]) -> None:
     """Say the same of parameters and batches as their marks and claims say to Lockstep."""
     for name, weight in model.named_parameters():
         types = dict.fromkeys(mesh.mesh_dim_names, spmd.R)
-        if "tp" in types:
-            whole = spmd.R if weight.sequence_parallel else spmd.I
+        if "tp" in types and hasattr(weight, "tensor_model_parallel"):
+            whole = spmd.R if getattr(weight, "sequence_parallel", False) else spmd.I
             sharded = weight.tensor_model_parallel
             types["tp"] = spmd.S(weight.partition_dim) if sharded else whole
-        if name == "expert":
-            types["ep"] = spmd.S(0)
+        spread = {"expert": "ep", "rows": "dp"}
+        if name in spread:
+            types[spread[name]] = spmd.S(0)
         spmd.assert_type(weight, {mesh.get_group(axis): kind for axis, kind in types.items()})
-    rows = {"tp": spmd.I, "dp": spmd.S(1), "ep": spmd.S(0)}
+    rows = {"tp": spmd.I, "dp": spmd.S(1), "ep": spmd.S(0), "cp": spmd.S(0)}
     for part in batch:
         spmd.assert_type(part, {mesh.get_group(a): rows[a] for a in mesh.mesh_dim_names})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tests.fault_cases import averaging, layouts, rows, spread_updates
 from tests.fault_cases import experts as ep
 from tests.fault_cases import training as t
 from tests.fault_cases import transformer as tp
@@ -42,4 +43,23 @@ WRONG: dict[str, Callable[[], Program]] = {
     "exchange one way": lambda: ep.experts(ep.scale_expert, ep.SendOneWay),
     "expert not scaled": lambda: ep.experts(ep.scale_nothing),
     "experts reduced": lambda: ep.experts(ep.reduce_expert),
+}
+
+# Kinds that were written after the checker, each with a right program and a wrong one.
+PAIRS: dict[str, Callable[[bool], Program]] = {
+    "unequal counts": averaging.unequal_counts,
+    "auxiliary loss not divided": averaging.auxiliary_loss,
+    "clipped before reduction": averaging.clipped_early,
+    "summed after each backward": averaging.reduced_each_time,
+    "spread weight, own gradient": averaging.spread_weight,
+    "fused weight split as one": layouts.fused_weight,
+    "few keys not copied": layouts.few_keys,
+    "norm of own columns": layouts.split_norm,
+    "scattered along the batch": layouts.scattered_dimension,
+    "split without its gather": rows.split_backward,
+    "rows drop the same elements": rows.row_draws,
+    "labels shifted within a rank": rows.shifted_labels,
+    "router not reduced": rows.router_left_out,
+    "another rank's rows updated": spread_updates.spread_update,
+    "updated by the own gradient": spread_updates.updated_by_hand,
 }

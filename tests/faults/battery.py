@@ -2,34 +2,52 @@
 
 from __future__ import annotations
 
-from tests.fault_cases import peer
-from tests.fault_cases.expected import EXPECTED
-from tests.fault_cases.judged import Outcome, figures, judge
-from tests.fault_cases.programs import RIGHT, WRONG
+from collections.abc import Callable
+
+from tests.fault_cases import expected, peer
+from tests.fault_cases.expected import EXPECTED, Expected
+from tests.fault_cases.judged import Figures, Outcome, figures, judge
+from tests.fault_cases.programs import PAIRS, RIGHT, WRONG
+from tests.fault_cases.training import Program
 
 
 def run(say: bool) -> bool:
     """Check every program and print rows and figures; returns whether they hold."""
-    outcomes: list[Outcome] = []
     beside: list[dict[str, str]] = []
     print(f"\n{'program':<32} {'it is':<6} {'said':<12} {'line':<5} {'spmd_types':<18} {'s':>5}")
-    for name, make in {**RIGHT, **WRONG}.items():
-        program = make()
-        outcome = judge(name, program, EXPECTED[name] if name in WRONG else None)
-        told = peer.said(program)
-        beside += [told] if told and name in RIGHT else []
-        outcomes.append(outcome)
-        print(_row(outcome, told), flush=True)
-        for finding in outcome.findings if say else ():
-            print("    " + str(finding).replace("\n", "\n    "))
+    battery = [(name, make(), None) for name, make in RIGHT.items()]
+    battery += [(name, make(), EXPECTED[name]) for name, make in WRONG.items()]
+    first = [_judged(*program, say, beside) for program in battery]
+    pairs = [(n, make(wrong), expected.PAIRS[n] if wrong else None) for n, make, wrong in _pairs()]
+    second = [_judged(*program, say, []) for program in pairs]
     print()
     _tell_peer(beside)
-    found = figures(outcomes)
-    print(
-        f"own programs: {found.silent} of {found.right} right ones silent, {found.flagged} of "
-        f"{found.wrong} wrong ones flagged, line and axis in {found.placed} of {found.lines}"
+    held, own = figures(second), figures(first)
+    print("kinds written after the checker:", _words(held))
+    print("own programs:", _words(own))
+    return own.hold and held.hold
+
+
+def _pairs() -> list[tuple[str, Callable[[bool], Program], bool]]:
+    return [(name, make, wrong) for name, make in PAIRS.items() for wrong in (False, True)]
+
+
+def _judged(
+    name: str, program: Program, wanted: Expected | None, say: bool, beside: list[dict[str, str]]
+) -> Outcome:
+    outcome, told = judge(name, program, wanted), peer.said(program)
+    beside += [told] if told and wanted is None else []
+    print(_row(outcome, told), flush=True)
+    for finding in outcome.findings if say else ():
+        print("    " + str(finding).replace("\n", "\n    "))
+    return outcome
+
+
+def _words(found: Figures) -> str:
+    return (
+        f"{found.silent} of {found.right} right ones silent, {found.flagged} of {found.wrong} "
+        f"wrong ones flagged, line and axis in {found.placed} of {found.lines}"
     )
-    return found.hold
 
 
 def _tell_peer(beside: list[dict[str, str]]) -> None:
