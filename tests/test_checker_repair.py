@@ -121,3 +121,31 @@ def test_what_no_candidate_repairs_is_not_called_verified():
     make_step, build, mesh, _ = CASES["order"]
     (finding,) = ls.check(make_step("swapped"), build, mesh=mesh).findings
     assert not finding.verified
+
+
+def unreduced(model: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    loss = ls.loss(model(x).square().mean(), dp="mean")
+    loss.backward()
+    return loss
+
+
+def halved(model: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    loss = ls.loss((model(x) / 2).square().mean(), dp="mean")
+    loss.backward()
+    return loss
+
+
+def own_batch(mesh: object) -> tuple[torch.nn.Linear, torch.Tensor]:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 2)
+    return model, torch.randn(6, 4).chunk(mesh.size())[mesh.get_local_rank()]
+
+
+@pytest.mark.parametrize("step", [unreduced, halved])
+def test_a_reduction_is_put_in_behind_the_backward(step: object):
+    report = ls.check(step, own_batch, mesh={"dp": 2}, data="dp", repair_s=60)
+    (finding,) = report.findings
+    assert finding.verified and finding.fix_line == _line(step, 2)
+    assert finding.fix == 'loss.backward()\nls.reduce_grads(model, dp="mean")'
+    added = [row for row in report.patch().splitlines() if row.startswith("+ ")]
+    assert added == ['+    ls.reduce_grads(model, dp="mean")']

@@ -81,7 +81,9 @@ def _edits(repair: Repair, seen: Witnesses) -> list[Edit]:
     if repair.line or seen.gold is None:
         return [Edit(repair.line, repair.text)]
     lines = seen.gold.world.ranks[0].notes.backwards[-1:]
-    return [Edit(line, f"{source_of(line)}\n{repair.text}") for line in lines]
+    ways = ('"sum"', '"mean"') if '"sum"' in repair.text else ('"mean"', '"sum"')
+    texts = (repair.text, repair.text.replace(*ways))  # a mean over 2 ranks looks like a half
+    return [Edit(line, f"{source_of(line)}\n{text}") for line in lines for text in texts]
 
 
 def _is_statement(text: str) -> bool:

@@ -71,13 +71,14 @@ def check(
     if capture:
         return _capture(path, arguments, ranks, most, timeout)
     from lockstep.report.check_text import as_annotations, as_json, as_text
-    from lockstep.report.check_world import Job, check_world
+    from lockstep.report.check_world import Job, check_world, importing_beside
 
     if sizes:
         print(f"{script}: the mesh has {mesh}, as --mesh says", file=sys.stderr)
     judged = check_world(Job(path, arguments, ranks, sizes, most, timeout), repair_s)
     show = as_json if json else as_annotations if format == "github" else as_text
-    print(show(judged), file=sys.stderr if out == "-" else sys.stdout)
+    with importing_beside(path):  # where a file lies that a finding names by its short path
+        print(show(judged), file=sys.stderr if out == "-" else sys.stdout)
     if out:
         write_fixes(judged.edits(), path, out)
     return 0 if judged.ok else 1
