@@ -24,7 +24,7 @@ from lockstep.run.options import Options
 if TYPE_CHECKING:
     from lockstep.run.session import Session
 
-SAMPLE = 1 << 14  # elements of a parameter that are hashed
+SAMPLE = 1 << 12  # elements of a parameter that are hashed
 
 
 @dataclass
