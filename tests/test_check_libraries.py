@@ -116,3 +116,31 @@ def test_a_mark_that_the_values_contradict_is_found():
 
     (finding,) = ls.check(step, make, mesh={"tp": 2}, repair_s=0).findings
     assert finding.code == "LS534" and "model.weight" in finding.what
+
+
+class Frozen(torch.autograd.Function):
+    """A linear layer that has a gradient for its input alone, as for weights that are frozen."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(weight)
+        return x @ weight + bias
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return grad @ ctx.saved_tensors[0].T, None, None
+
+
+def test_a_backward_may_give_none_and_what_trains_without_a_gradient_is_found():
+    def make(mesh: Any) -> Any:
+        model = torch.nn.Linear(4, 4)
+        model.weight.requires_grad_(False)
+        model.first = torch.nn.Linear(4, 4)
+        return model, torch.randn(4)
+
+    def step(model: torch.nn.Linear, x: Tensor) -> None:
+        Frozen.apply(model.first(x), model.weight, model.bias).cos().sum().backward()
+
+    (finding,) = ls.check(step, make, mesh={"tp": 2}, repair_s=0).findings
+    assert finding.what == "the gradient of model.bias is missing: .grad is None"
+    assert finding.source.startswith("Frozen.apply("), str(finding)

@@ -238,5 +238,5 @@ def locate(gold: Gold, known: set[str]) -> list[Finding]:
     """
     found = Locator(gold, known).run()
     judged = gold.judge_parameters().items()
-    left = [unlocated(n, j.wrong) for n, j in judged if j.wrong and n not in known]
+    left = [unlocated(gold, n, j.wrong) for n, j in judged if j.wrong and n not in known]
     return found or left[:1]

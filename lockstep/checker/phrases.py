@@ -182,11 +182,14 @@ def unreduced(gold: Gold, name: str, axis: str) -> Finding:
     )
 
 
-def unlocated(name: str, how: str) -> Finding:
-    """A wrong gradient without a line."""
+def unlocated(gold: Gold, name: str, how: str) -> Finding:
+    """A wrong gradient whose line is not known: where the parameter is used first."""
+    line = _use_line(gold, name)
     return Finding(
         "LS539",
         f"the gradient of {name} is {how}",
+        line=line,
+        source=source_of(line),
         got="wrong",
         want="the derivative of the job's loss",
         witness="gold",
