@@ -58,9 +58,9 @@ class Net(nn.Module):
         words = dict(config=self.config, init_method=normal, bias=True, skip_bias_add=False)
         return RowParallelLinear(FFN, WIDE, input_is_parallel=parallel, **words)
 
-    def norm(self) -> nn.LayerNorm:
+    def norm(self, kind: type[nn.Module] = nn.LayerNorm) -> nn.Module:
         """Return a norm, marked as the package marks its own."""
-        made = nn.LayerNorm(WIDE)
+        made = kind(WIDE)
         for parameter in made.parameters():
             parameter.sequence_parallel = self.sequence
         return made
@@ -130,7 +130,7 @@ class Language(Net):
             config=self.config,
         )
         self.ln, self.up, self.down = self.norm(), self.column(FFN), self.row()
-        self.last, self.output = self.norm(), self.column(VOCAB)
+        self.last, self.output = self.norm(nn.RMSNorm), self.column(VOCAB)
 
     def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
         x = self.embedding(tokens)
