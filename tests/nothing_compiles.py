@@ -2,9 +2,10 @@
 
     python -m tests.nothing_compiles
 
-Four jobs of two real ranks share one store: the first builds; then a restart with calls of torch's
-compiler counted, one with a recording compiler of every name first on PATH, and one with an empty
-PATH. Exits with 0 only where all of it holds; the figures stand last.
+Four jobs of two real ranks share one store: the first builds, where rank 1 traces once too, for the
+builder to compare; then a restart with calls of torch's compiler counted, one with a recording
+compiler of every name first on PATH, and one with an empty PATH. Exits with 0 only where all of it
+holds; the figures stand last.
 """
 
 from __future__ import annotations
@@ -60,7 +61,10 @@ def problems(ended: list[tuple[str, Ended]], compilers: list[str]) -> list[str]:
         if roles != want:
             found.append(f"{name}: roles {roles}, wanted {want}")
         for rank, result in enumerate(job.results):
-            if want[rank] == "loaded" and result["counts"] != QUIET:
+            counts = dict(result["counts"])
+            if name == "first start" and rank:  # it captures the step too, to be compared
+                counts["traces"] -= 1
+            if want[rank] == "loaded" and counts != QUIET:
                 found.append(f"{name}, rank {rank}: {result['counts']}")
             if name.endswith(("compilers", "PATH")) and result["inductor modules"]:
                 found.append(f"{name}, rank {rank}: {result['inductor modules']} Inductor modules")
@@ -88,7 +92,8 @@ def main() -> int:
     for text in wrong:
         print(text)
     loaded = sum(len(job.results) for _, job in ended) - 1
-    print(f"{loaded} loading ranks: 0 traces, frames, lowerings, builds, processes: {not wrong}")
+    print(f"{loaded} loading ranks: 0 frames, lowerings, builds, processes: {not wrong}")
+    print("0 traces, but for one on rank 1 that rank 0 compares with its own before it publishes")
     return 1 if wrong else 0
 
 

@@ -24,6 +24,7 @@ _TOLD = {
     "contract",
     "schedule",
     "check",
+    "compared",
     "blobs",
 }
 
@@ -67,6 +68,10 @@ def _head(path: Path, digest: str, manifest: dict[str, Any]) -> str:
     built = manifest.get("built")
     if isinstance(built, dict):
         lines.append(f"  built     {_built(built)}")
+    same = manifest.get("compared")
+    if isinstance(same, dict):
+        ranks = " and ".join(map(str, same["ranks"]))
+        lines.append(f"  compared  the graphs of ranks {ranks} are the same: {same['rows']} rows")
     return "\n".join(lines)
 
 

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from lockstep import _compat
+from lockstep.capture.caches import emptied, refuse_cached
 from lockstep.capture.coordinates import Coordinates, giving_out
 from lockstep.capture.decisions import deciding
 from lockstep.capture.hooks import caller_frame, swapped
@@ -48,9 +49,13 @@ def reading_rank(mode: Any) -> Iterator[Coordinates]:
         DeviceMesh.get_rank: reads.get_rank,  # type: ignore[dict-item]
         _compat.mesh_table(): reads.get_table,
     }
-    with swapped(swaps), _group_rank(reads), deciding(reads.coordinates, mode):
-        with Indexing(), giving_out(reads.coordinates):
-            yield reads.coordinates
+    try:
+        with swapped(swaps), _group_rank(reads), deciding(reads.coordinates, mode):
+            with Indexing(), giving_out(reads.coordinates):
+                yield reads.coordinates
+    finally:
+        cached = emptied(reads.coordinates)
+    refuse_cached(cached)
 
 
 class _Reads:

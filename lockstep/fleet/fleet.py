@@ -13,6 +13,7 @@ from lockstep.fleet.ending import Deadman
 from lockstep.fleet.faults import Fault, is_consequence, is_told
 from lockstep.fleet.obtain import Build, Obtained, Obtaining, Verify, Wanted, obtain_alone
 from lockstep.fleet.replicas import Compared
+from lockstep.fleet.second import Second
 from lockstep.fleet.state import State
 from lockstep.fleet.stores import ArtifactStore
 from lockstep.fleet.timing import Timing
@@ -97,6 +98,7 @@ class Fleet:
         verify: Verify | None = None,
         required: bool = False,
         replicas: Compared | None = None,
+        second: Second | None = None,
     ) -> Obtained:
         """Return the bytes of the artifact that all ranks want, the same on every rank.
 
@@ -116,13 +118,16 @@ class Fleet:
                 others are to be built in their place.
             required: whether a store that cannot keep the artifact is an error.
             replicas: what the ranks compare beside it; all of them give it, or none.
+            second: makes one more rank's view of what is built, which the builder compares.
 
         Raises:
             FleetError: another rank failed, or the ranks do not agree; the culprit is named.
         """
         step, _, variant = topic.partition("/")
         accept = verify or (lambda data: None)
-        wanted = Wanted(topic, step, call, contract, name, store, build, accept, required, replicas)
+        wanted = Wanted(
+            topic, step, call, contract, name, store, build, accept, required, replicas, second
+        )
         with self.guard(f"obtaining {step}"):
             if self._main is None:
                 return obtain_alone(wanted)

@@ -14,6 +14,7 @@ from lockstep.fleet.judge import judge_digests, judge_vote
 from lockstep.fleet.lease import NOBODY, Held, Lease
 from lockstep.fleet.replicas import Compared, axes_apart, odd_replicas
 from lockstep.fleet.say import waits
+from lockstep.fleet.second import Second, far_end
 from lockstep.fleet.ship import Shipping, digest_of
 from lockstep.fleet.state import State
 from lockstep.fleet.stores import ArtifactStore
@@ -61,6 +62,7 @@ class Wanted:
     verify: Verify
     required: bool
     replicas: Compared | None = None
+    second: Second | None = None
 
 
 class Clock:
@@ -127,7 +129,7 @@ class Obtaining:
     ) -> None:
         self._client, self._waits, self._state, self._node = client, waits, state, node
         self._wanted, self._agreement = wanted, Agreement(client, waits, state)
-        self._clock, self._kept = Clock(), True
+        self._clock, self._kept, self._viewed = Clock(), True, False
         state.votes += 1
         self._topic = f"vote/{state.votes}"
 
@@ -229,6 +231,7 @@ class Obtaining:
             held = None
         while True:
             if held is None:
+                self._view()
                 done, held = self._wait(lease)
                 self._clock.lap("wait")
                 if done is not None:
@@ -261,6 +264,26 @@ class Obtaining:
         done = self._waits.wait_for(f"{self._topic}/done", what, limit, on_slice, at_once=True)
         return done, taken[0] if taken else None
 
+    def _view(self) -> None:
+        """Make this rank's view of what another one builds, where that compares with it."""
+        second, rank, last = self._wanted.second, self._state.rank, self._state.world - 1
+        if second is None or self._viewed or rank not in (0, last):
+            return
+        self._viewed = True
+        view = second.view()
+        self._client.put(f"{self._topic}/view/{rank}", view)
+        self._state.journal.event("viewed", topic=self._wanted.topic, digest=view.get("digest"))
+
+    def _other_view(self) -> Any:
+        """Wait for the view of the rank that this builder compares with."""
+        there = far_end(self._state.rank, self._state.world)
+
+        def what(seconds: float) -> str:
+            return waits(seconds, f"rank {there} to capture {self._wanted.step} as well")
+
+        limit = self._state.timing.build
+        return self._waits.wait_for(f"{self._topic}/view/{there}", what, limit)
+
     def _say_taken(self, mine: Held) -> None:
         text = f"rank {self._state.rank} takes over the build of {self._wanted.step}"
         self._state.say(f"{text} (attempt {mine.attempt})")
@@ -281,6 +304,8 @@ class Obtaining:
             self._state.journal.event("stage", topic=self._wanted.topic, stage=name)
 
         self._state.building = True
+        if self._wanted.second is not None:
+            self._wanted.second.comes_from(self._other_view)
         try:
             self._wanted.store.prepare(self._wanted.name)
             with self._state.needing(""):

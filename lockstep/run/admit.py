@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -12,12 +13,14 @@ from typing import Any
 from lockstep.build.artifact import Artifact, pack
 from lockstep.build.backends import lower
 from lockstep.build.fingerprint import Fields, differences
+from lockstep.build.likeness import compared, failed, packed, rows_of
 from lockstep.capture.binding import Call, Step
 from lockstep.capture.capture import capture_call
 from lockstep.capture.checking import Checking
 from lockstep.capture.sizes import Size
 from lockstep.errors import ArtifactError
 from lockstep.fleet.obtain import Obtained
+from lockstep.fleet.second import Second
 from lockstep.fleet.stores import ArtifactStore
 from lockstep.run.key import Bound
 from lockstep.run.loader import load_program
@@ -61,6 +64,7 @@ class Build:
         with _timed(seconds, "capture"):
             stage("capture")
             graph = capture_call(self.step, self.call, self.bound.state, checking, self.sizes)
+        rows = rows_of(graph) if self.here.world > 1 else []
         with _timed(seconds, "check"):
             stage("check")
             with graph.symbols.undecided() if graph.symbols else contextlib.nullcontext():
@@ -68,6 +72,10 @@ class Build:
         with _timed(seconds, "lower"):
             stage("lower")
             program = lower(graph, self.options.backend)
+        with _timed(seconds, "compare"):
+            stage("compare")
+            other = self.second.other()
+            likeness = compared(self.here.rank, rows, other) if other is not None else None
         stage("pack")
         here = self.here
         manifest = {
@@ -77,6 +85,7 @@ class Build:
             "schedule": graph.schedule,
             "nodes": len(graph.gm.graph.nodes),
             "check": checked,
+            **({"compared": likeness} if likeness is not None else {}),
             "built": {
                 "time": round(time.time()),
                 "rank": here.rank,
@@ -86,6 +95,20 @@ class Build:
         }
         source_map = json.dumps(graph.source_map(), indent=0).encode()
         return pack(manifest, program, {"source_map.json": source_map}).to_bytes()
+
+    @functools.cached_property
+    def second(self) -> Second:
+        """The way by which another rank's capture comes to the one that builds."""
+        return Second(self._view)
+
+    def _view(self) -> Fields:
+        """Capture the call on a rank that does not build, for the builder to compare."""
+        rank = self.here.rank
+        try:
+            graph = capture_call(self.step, self.call, self.bound.state, None, self.sizes)
+            return packed(rank, rows_of(graph))
+        except Exception as error:  # the builder's own, if it meets it too, ends the job
+            return failed(rank, error)
 
     def _checked(self, checking: Checking | None) -> Fields:
         if checking is None:

@@ -152,6 +152,7 @@ class CompiledStep:
             call=self._calls,
             verify=hit.serves,
             replicas=replicas,
+            second=build.second,
         )
         with here.fleet.guard(f"loading {self.name}"):
             variant = load(obtained, self.name, name, here)

@@ -165,5 +165,5 @@ def class_attribute(mesh: Any) -> Made:
 RANK = 0
 FORMS: list[Callable[[Any], Made]] = [
     constructor, constructor_nested, constructor_flag, argument, configuration, namespace, closure,
-    default_argument, keyword_default, global_variable, hidden_object, class_attribute,
+    default_argument, keyword_default, global_variable, cached, hidden_object, class_attribute,
 ]  # fmt: skip

@@ -13,12 +13,13 @@ from lockstep._compat import pytree
 from lockstep.build.artifact import pack
 from lockstep.build.fingerprint import differences, fingerprint
 from lockstep.build.graph_backend import lower_graph
+from lockstep.build.likeness import compared, packed, rows_of
 from lockstep.capture.binding import Step
 from lockstep.capture.capture import capture, capture_call
 from lockstep.capture.graph import StepGraph
 from lockstep.capture.origin import short_path
 from lockstep.checker.world import simulated_rank
-from lockstep.errors import LockstepError
+from lockstep.errors import CaptureError, LockstepError
 from lockstep.run.key import Bound, contract
 from lockstep.run.loader import load_program
 from tests.rank_reads import before, library, portable, refused
@@ -50,7 +51,7 @@ PORTABLE: list[Callable[..., Any]] = [
     *portable.FORMS, library.its_rank, library.its_shard, library.its_embedding
 ]  # fmt: skip
 REFUSED: list[tuple[Callable[..., Any], str, Any]] = [
-    *((form, text, form) for form, text in refused.FORMS),
+    *((form, text, refused.PLACES.get(form, form)) for form, text in refused.FORMS),
     (library.its_decorator, refused.BRANCH, library.on_main),
     (library.its_names, refused.TEXT, library.name_of_shard),
 ]
@@ -122,8 +123,13 @@ def before_step(make: Callable[[Any], before.Made]) -> Row:
         field, one, other = rows[0]
         told = f"{field}: {one} on rank {RANKS[0]}, {other} on rank {RANKS[-1]}"
         return Row("before the step", make.__name__, "refused", told)
-    if isinstance(seen[0][1], str):
-        return Row("before the step", make.__name__, "refused", seen[0][1])
+    (_, one), (_, other) = seen
+    if isinstance(one, str):
+        return Row("before the step", make.__name__, "refused", one)
+    try:
+        compared(RANKS[0], one, packed(RANKS[-1], other))
+    except CaptureError as error:
+        return Row("before the step", make.__name__, "refused", f"{error.what}: {error.got}")
     return Row("before the step", make.__name__, BAKED)
 
 
@@ -138,6 +144,6 @@ def _asked(make: Callable[[Any], before.Made], rank: int) -> tuple[dict[str, Any
                 step, call, bound.state, bound.reach, contract=contract(call, bound), mesh=MESH,
                 backend="graph", options={},
             )  # fmt: skip
-            return words, capture_call(step, call, bound.state)
+            return words, rows_of(capture_call(step, call, bound.state))
         except LockstepError as error:
             return {}, str(error).splitlines()[0]

@@ -5,6 +5,7 @@ Each names a part of its refusal; the marked line is the one that is told.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import random
@@ -222,6 +223,21 @@ def kept(x: Tensor, mesh: Any) -> Tensor:
     return x * LAST
 
 
+@functools.lru_cache  # the line
+def in_a_cache() -> int:
+    return dist.get_rank()
+
+
+@refused("the step keeps its rank in a cache, that of in_a_cache")
+def cached(x: Tensor, mesh: Any) -> Tensor:
+    return x * in_a_cache()
+
+
+@refused("the step keeps its rank in a cache, that of in_a_cache")
+def cached_in_arithmetic(x: Tensor, mesh: Any) -> Tensor:
+    return x * (in_a_cache() * 4 + 1)
+
+
 @refused("a slice by the rank leaves its tensor")
 def out_of_bounds(x: Tensor, mesh: Any) -> Tensor:
     return x.narrow(0, dist.get_rank() * 8, 8)  # the line
@@ -233,3 +249,5 @@ def neighbour(x: Tensor, mesh: Any) -> Tensor:
 
 
 LAST = 0
+# Where a refusal points that is not at the step's own line.
+PLACES: dict[Any, Any] = dict.fromkeys((cached, cached_in_arithmetic), in_a_cache.__wrapped__)
