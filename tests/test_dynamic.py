@@ -133,6 +133,14 @@ def test_the_side_of_a_branch_is_a_guard():
     assert f"at   tests/test_dynamic.py:{SIDED_AT}" in str(caught.value)
 
 
+def test_what_of_a_range_is_left_out_is_told_at_start(capfd):
+    compiled(sided, {"x": {0: (2, 64)}})(torch.ones(6))
+    told = "58 of the 63 sizes of x.shape[0] (7, 8, 9 to 64) are left out: x.shape[0] <= 6"
+    assert f"{told}, tests/test_dynamic.py:{SIDED_AT}" in capfd.readouterr().err
+    compiled(train, BOTH)(Net(), batch(4))
+    assert "left out" not in capfd.readouterr().err
+
+
 def test_the_other_side_of_a_branch_may_be_built():
     step = compiled(sided, {"x": {0: (2, 64)}}, on_new_shape="build")
     totals = [step(torch.ones(n)).sum().item() for n in (6, 7, 5, 7)]
@@ -227,6 +235,11 @@ def test_a_range_admits_what_is_in_it():
     assert not fits([65, 5], ["2..64", 5])
     assert not fits([4, 6], ["2..64", 5])
     assert not fits([4], ["2..64", 5])
+
+
+def test_lists_of_sizes_are_refused_by_compile_itself():
+    with pytest.raises(UsageError, match="want ranges by argument"):
+        ls.compile(train, dynamic={"x": [2, 64]})
 
 
 def test_nothing_given_is_nothing():

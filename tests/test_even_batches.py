@@ -6,8 +6,10 @@ import pytest
 import torch
 
 import lockstep as ls
+from lockstep import _compat
 from lockstep.errors import UsageError
 from lockstep.run.even_size import agreed, declared_of
+from lockstep.spmd.mesh import apart
 
 
 def even(batches, **options):
@@ -57,6 +59,12 @@ def test_batches_without_samples_are_left_out():
     assert len(even([batch(2), batch(0), batch(1)])) == 2
     assert even([]) == []
     assert even([batch(0)]) == []
+
+
+def test_in_a_world_that_is_not_there_a_rank_agrees_with_itself():
+    with apart(), _compat.fake_process_group(1, 4):
+        mesh = ls.mesh(dp=4)
+        assert len(list(ls.even_batches([batch(2), batch(1)], mesh))) == 2
 
 
 def test_each_loop_is_a_pass_and_the_size_stays():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
 from typing import Any, TypeAlias
@@ -12,6 +13,7 @@ from lockstep.capture.binding import Call, describe
 from lockstep.capture.sizes import Size, odd_layout, readable
 from lockstep.errors import ContractError, UsageError
 
+MOST_TRIED = 100_000  # sizes of a range that are looked through for those left out
 Loose: TypeAlias = Mapping[int, Mapping[int, Size]]  # argument leaf -> dimension -> its range
 _WIDER = 'on_new_shape="build" builds a program for these sizes, by a vote of all ranks'
 
@@ -192,9 +194,31 @@ class Guards:
             known = self._at[id(call.names)] = call.names, readers
         numbers = {f"n{i}": read(call.leaves) for i, read in enumerate(known[1])}
         for code, text, line in self._rows:
-            if not eval(code, {"__builtins__": {"min": min, "max": max}}, numbers):
+            if not _holds(code, numbers):
                 return readable(text, self._sizes), line
         return None
+
+    def left_out(self) -> list[str]:
+        """What of the declared ranges a program does not serve, by guards on one size alone."""
+        told = []
+        for code, text, line in self._rows:
+            numbers = set(re.findall(r"\bn(\d+)\b", text))
+            size = self._sizes[int(min(numbers))]
+            if len(numbers) != 1 or size.high - size.low > MOST_TRIED:
+                continue
+            every = range(size.low, size.high + 1)
+            bad = [n for n in every if not _holds(code, {f"n{min(numbers)}": n})]
+            if bad:
+                shown = ", ".join(map(str, bad[:3])) + (f" to {bad[-1]}" if len(bad) > 3 else "")
+                told.append(
+                    f"{len(bad)} of the {len(every)} sizes of {size} ({shown}) are left out: "
+                    f"{readable(text, self._sizes)}, {line or 'by the compiler'}"
+                )
+        return told
+
+
+def _holds(code: CodeType, numbers: dict[str, int]) -> bool:
+    return bool(eval(code, {"__builtins__": {"min": min, "max": max}}, numbers))
 
 
 def _reader(at: int, dim: int) -> Callable[[list[Any]], int]:

@@ -156,6 +156,8 @@ class CompiledStep:
         )
         with here.fleet.guard(f"loading {self.name}"):
             variant = load(obtained, self.name, name, here)
+            for told in variant.guards.left_out() if here.rank == 0 else ():
+                here.say(f"{self.name} {name}: {told}")
             variant.verify(call, bound)
         if replicas is not None:
             with here.fleet.guard(f"comparing the parameters of {self.name}"):
