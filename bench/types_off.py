@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))  # run as a script
 
 COMMUNICATES, LOCAL, CLAIM = 1.05, 1.3, 1.5
 PAIRS_OF_CALLS = 1000
-LIMIT_S = 600
+LIMIT_S = 1100
 TITLE = "Types while nothing checks, against the same by hand: medians of pairs"
 
 Call = Callable[[], Any]

@@ -124,6 +124,9 @@ class Mean(Action):
     def finish(self, started: torch.Tensor, shape: Shape, via: Via = collectives) -> torch.Tensor:
         return self.inner.finish(started, shape, via) / self.size
 
+    def now(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner.now(x) / self.size
+
 
 @dataclass(frozen=True, slots=True)
 class Reduce(Action):
