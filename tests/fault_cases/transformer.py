@@ -109,12 +109,14 @@ class SequenceBlock(Block):
 class Transformer(nn.Module):
     """Words in, the mean loss of the next ones out; the vocabulary is spread over the ranks."""
 
+    depth = 2
+
     def __init__(self, mesh: Any, block: type[Block] = Block, tied: bool = False) -> None:
         super().__init__()
         self.group, self.mesh, self.rows_spread = mesh.get_group("tp"), mesh, block.rows_spread
         spread = self.rows_spread
         self.embedding = shard("embedding", mesh, 0, WORDS, WIDTH)
-        self.blocks = nn.ModuleList(block(mesh, at) for at in range(2))
+        self.blocks = nn.ModuleList(block(mesh, at) for at in range(self.depth))
         self.last_norm = ones("last norm", WIDTH, sequence_parallel=spread)
         self.last_bias = replicated("last bias", WIDTH, sequence_parallel=spread)
         self.head = self.embedding if tied else shard("head", mesh, 0, WORDS, WIDTH)
