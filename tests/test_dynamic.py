@@ -12,6 +12,11 @@ import torch.nn.functional as F
 from torch import nn
 
 import lockstep as ls
+from lockstep.build.graph_backend import graph_text
+from lockstep.capture.binding import Step
+from lockstep.capture.capture import capture_call
+from lockstep.capture.sizes import Size
+from lockstep.capture.state import collect
 from lockstep.errors import CaptureError, ContractError, UsageError
 from lockstep.run.dynamic import fits, read_dynamic
 from tests.bitwise.compare import same
@@ -244,3 +249,18 @@ def test_lists_of_sizes_are_refused_by_compile_itself():
 
 def test_nothing_given_is_nothing():
     assert read_dynamic(None) == ()
+
+
+def test_the_program_and_its_guards_do_not_depend_on_the_size_at_capture():
+    ls.mesh(dp=-1)
+    sizes = read_dynamic(BOTH)
+    step, found = Step(train), []
+    for size in (3, 40):
+        call = step.call((Net(), batch(size)), {})
+        graph = capture_call(step, call, collect(call), None, sizes)
+        found.append((graph_text(graph.gm), graph.contract()))
+    assert found[0] == found[1]
+    names = ["batch['tokens'].shape[0]", "batch['labels'].shape[0]"]
+    assert [str(Size(**row)) for row in found[0][1]["sizes"]] == names
+    (guard,) = found[0][1]["guards"]
+    assert guard["text"] == "n0 == n1"
