@@ -94,7 +94,12 @@ def _refuse(name: str, findings: list[Finding]) -> None:
     partial = [f for f in findings if f.axis and f.code in UNREDUCED]
     way = "mean" if partial and "mean" in partial[0].got else "sum"
     later = [
-        f'pending={{"{f.axis}": "ddp {way}"}}) if it is reduced after the step' for f in partial
+        text
+        for f in partial
+        for text in (
+            f'ls.compile(pending={{"{f.axis}": "ddp {way}"}}) if it is reduced after the step',
+            f'ls.type_parameters(model, {{"*": {{"{f.axis}": ls.V}}}}) if each rank has its own',
+        )
     ]
     raise CheckError(
         f"the check of {name} found {len(findings)} {kinds}: no artifact is made",
@@ -103,7 +108,7 @@ def _refuse(name: str, findings: list[Finding]) -> None:
         why="the step would train on gradients that are not the derivative of its loss",
         fix=[
             "mend it, and start again",
-            *dict.fromkeys(f"ls.compile({words}" for words in later),
+            *dict.fromkeys(later),
             'ls.compile(check="off") runs it as it is; the manifest says so',
         ],
     )
