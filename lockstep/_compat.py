@@ -605,6 +605,18 @@ def item_op() -> Any:
     return torch.ops.aten._local_scalar_dense.default
 
 
+def one_by_one(op: Any) -> Callable[..., Any]:
+    """A foreach operator as the loop over its lists that it stands for; any other as it is.
+
+    torch's own loop serves all devices; the CPU and CUDA have kernels of lists beside it (2.14).
+    """
+    if not op._schema.name.startswith("aten::_foreach_"):
+        return op
+    from torch._C import DispatchKey
+
+    return functools.partial(op._op_dk, DispatchKey.CompositeExplicitAutograd)
+
+
 def foreach_lerp_op() -> Any:
     """What `torch.optim`'s foreach forms call with a Python number as the weight."""
     return torch.ops.aten._foreach_lerp_.Scalar

@@ -262,7 +262,9 @@ def _watcher(checking: Checking) -> Any:
             draws = torch.Tag.nondeterministic_seeded in func.tags and not checking.ships
             state = _generator_state() if draws else None
             grad_mode = torch.is_grad_enabled()
-            out = func(*args, **(kwargs or {}))
+            # A write to a list is one to each of its tensors, where no program is made of it.
+            run = func if checking.ships else _compat.one_by_one(func)
+            out = run(*args, **(kwargs or {}))
             # An operator may ask who else holds a tensor, so a program's are kept where they must.
             kept = not checking.ships or (grad_mode and _need_grad((args, kwargs)))
             checking.saw(func, out, state, grad_mode, kept)
