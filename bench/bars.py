@@ -62,6 +62,7 @@ BARS = [
         "wrong programs flagged at their lines, right ones silent, fixes right on real ranks",
         "-m tests.faults",
     ),
+    Bar("no way to look at the rank is baked: portable, or refused", "-m tests.rank_reads"),
     Bar("a wrong cell of a test matrix fails with its line, the right pass", "-m tests.plugin"),
     Bar(
         "three ways side by side, from empty caches and warm",
