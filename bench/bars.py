@@ -48,7 +48,7 @@ BARS = [
         "-m tests.bitwise --ranks 2 4",
         limit_s=3600,
     ),
-    Bar("uneven data train as one process over the union, jagged in one artifact", "-m tests.uneven"),
+    Bar("uneven data train as one process would, jagged in one artifact", "-m tests.uneven"),
     Bar("a forgotten conversion is named at its line, its printed fix passes", "-m tests.flagship"),
     Bar(
         "right programs of 15 parallelisms: no finding, 2 % of nodes unknown at most",
