@@ -29,9 +29,12 @@ def run(name: str, x: Value, *rest: object, axis: str = "tp", phase: str = "forw
     graph = Graph()
     source = graph.placeholder("x")
     source.meta["val"] = x.locals[0]
-    node = graph.call_function(target, (source, *rest, axis))
+    waits = name.endswith("wait_tensor")
+    node = graph.call_function(target, (source,) if waits else (source, *rest, axis))
     members = [(t, *rest, axis) for t in x.locals]
-    if name in COLLECTIVES:
+    if waits:
+        made = x.locals
+    elif name in COLLECTIVES:
         made = COLLECTIVES[name](members)
     else:
         made = [LOCAL[name](r, t, *rest) for r, t in enumerate(x.locals)]
@@ -61,7 +64,12 @@ ADMITTED = [
     (("lockstep.own_pad", 0, [2, 2]), shard(0), PARTIAL),
     (("lockstep.keep_on", 1), EQUAL, PARTIAL),
     (("lockstep.keep_on", 1), ZERO, PARTIAL),
+    (("lockstep.own_trim", 0, [2, 2]), shard(0), shard(0)),
+    (("_c10d_functional.wait_tensor",), shard(1), shard(1)),
+    (("_c10d_functional.broadcast", 0), VARYING, EQUAL),
+    (EXCHANGE, VARYING, VARYING),
 ]
+HELD = {call[0] for call, *_ in ADMITTED}  # the rules that have a case here
 
 
 @pytest.mark.parametrize(("call", "kind", "want"), ADMITTED)

@@ -23,15 +23,14 @@ def other_axis(ctx: Context) -> bool:
     return name != ctx.axis
 
 
-@rule(C + "wait_tensor", C + "_wrap_tensor_autograd")
+@rule(C + "wait_tensor")
 def _wait(ctx: Context) -> Kind:
     return ctx.operands[0].kind
 
 
-@rule(C + "all_reduce", C + "all_reduce_coalesced")
-def _all_reduce(ctx: Context) -> Kind | list[Kind]:
-    made = [_reduced(ctx, operand, str(ctx["reduce_op"])) for operand in ctx.operands]
-    return made if ctx.op.endswith("coalesced") else made[0]
+@rule(C + "all_reduce")
+def _all_reduce(ctx: Context) -> Kind:
+    return _reduced(ctx, ctx.operands[0], str(ctx["reduce_op"]))
 
 
 def _reduced(ctx: Context, x: Operand, how: str) -> Kind:
@@ -116,13 +115,9 @@ def lost_rows(kind: Kind) -> Kind:
     return lost(kind) if kind.tag == "S" and kind.dim == 0 else kind
 
 
-@rule(C + "all_gather_into_tensor", C + "all_gather_into_tensor_coalesced")
-def _all_gather(ctx: Context) -> Kind | list[Kind]:
-    made = [_gathered(ctx, operand) for operand in ctx.operands]
-    return made if ctx.op.endswith("coalesced") else made[0]
-
-
-def _gathered(ctx: Context, x: Operand) -> Kind:
+@rule(C + "all_gather_into_tensor")
+def _all_gather(ctx: Context) -> Kind:
+    x = ctx.operands[0]
     if other_axis(ctx):
         if x.kind.tag == "S" and x.kind.dim == 0:
             return placed(x.kind, 0, x.kind.before * ctx["group_size"])
@@ -140,13 +135,9 @@ def _gathered(ctx: Context, x: Operand) -> Kind:
     return replace(EQUAL, power=x.kind.power)
 
 
-@rule(C + "reduce_scatter_tensor", C + "reduce_scatter_tensor_coalesced")
-def _reduce_scatter(ctx: Context) -> Kind | list[Kind]:
-    made = [_scattered(ctx, operand) for operand in ctx.operands]
-    return made if ctx.op.endswith("coalesced") else made[0]
-
-
-def _scattered(ctx: Context, x: Operand) -> Kind:
+@rule(C + "reduce_scatter_tensor")
+def _reduce_scatter(ctx: Context) -> Kind:
+    x = ctx.operands[0]
     how = str(ctx["reduce_op"])
     if other_axis(ctx):
         return in_blocks(x.kind, ctx["group_size"])
@@ -181,7 +172,7 @@ def _all_to_all(ctx: Context) -> Kind:
     return replace(VARYING, note=note, power=x.kind.power)
 
 
-@rule(C + "broadcast", "c10d_functional.broadcast")
+@rule(C + "broadcast")
 def _broadcast(ctx: Context) -> Kind:
     x = ctx.operands[0]
     if other_axis(ctx):

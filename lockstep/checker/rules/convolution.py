@@ -88,7 +88,7 @@ def _average_pool(ctx: Context) -> Kind:
 def _max_pool(ctx: Context) -> list[Kind]:
     first = ctx.operands[0]
     kind = nonlinear(ctx, [first]) if first.kind.tag == "P" else _local(first)
-    return [kind, kind]
+    return [kind, EQUAL if kind.tag == "Z" else kind]  # of what is zero, too, some place is told
 
 
 def _local(x: Operand) -> Kind:

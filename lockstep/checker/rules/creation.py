@@ -9,7 +9,7 @@ from torch.fx import Node
 
 from lockstep.checker.kinds import EQUAL, FLAT, UNKNOWN, VARYING, ZERO, Kind
 from lockstep.checker.rules.context import Context
-from lockstep.checker.rules.mixing import scaled, spread
+from lockstep.checker.rules.mixing import nonlinear, scaled
 from lockstep.checker.rules.registry import op_name, rule
 
 EMPTY = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted")
@@ -34,7 +34,7 @@ def _full(ctx: Context) -> Kind:
         given = ctx.get("value")
         value = ctx["value"]
         if given is not None:
-            return given.kind
+            return replace(given.kind, flat=given.kind.same)
     return ZERO if isinstance(value, (int, float)) and value == 0 else FLAT
 
 
@@ -102,4 +102,7 @@ def _nothing(ctx: Context) -> Kind:
 
 @rule("isin", "searchsorted", "bucketize", linear=False)
 def _pairs(ctx: Context) -> Kind:
-    return spread(ctx, ctx.operands[:1]) if all(o.kind.same for o in ctx.operands[1:]) else UNKNOWN
+    first, *rest = ctx.operands
+    if ctx.op == "searchsorted":  # the table comes first
+        first, *rest = [*rest, first]
+    return nonlinear(ctx, [first]) if all(o.kind.same for o in rest) else UNKNOWN

@@ -182,6 +182,7 @@ def _scatter(ctx: Context) -> Kind:
     if any(k.tag == "P" for k in kinds):
         ok = index.kind.same and adds and all(k.tag in "PZ" for k in (kinds[0], *kinds[2:]))
         put = index.kind.same and kinds[0].tag == "Z" and len(kinds) > 2 and kinds[2].tag == "P"
+        put = put and ctx.op != "scatter_reduce"  # which may take the largest
         return next(k for k in kinds if k.tag == "P") if ok or put else UNKNOWN
     shards = [k for k in kinds if k.tag == "S"]
     if len({(k.dim, k.before) for k in shards}) != 1 or any(k.tag == "V" for k in kinds):
@@ -203,7 +204,13 @@ def _one_hot(ctx: Context) -> Kind:
 
 
 @rule("bincount", "histc", "nonzero", "unique_dim", "_unique2", "masked_select", linear=False)
-def _data_dependent(ctx: Context) -> Kind:
+def _data_dependent(ctx: Context) -> Kind | list[Kind]:
+    kind = _by_value(ctx)
+    value = ctx.node.meta["val"]
+    return [kind] * len(value) if isinstance(value, (list, tuple)) else kind
+
+
+def _by_value(ctx: Context) -> Kind:
     kinds = [o.kind for o in ctx.operands]
     if all(k.same for k in kinds):
         return EQUAL

@@ -55,9 +55,17 @@ def _layer_norm_backward(ctx: Context) -> list[Kind]:
     grad, x = ctx.operands[0], ctx.operands[1]
     rest = ctx.operands[2:]
     dx = backward_of_input(ctx, grad, x, rest)
-    per_row = summed_over_rows(grad, x)
+    saved = [o for o in rest if o.shape[:-1] == x.shape[:-1]]  # the statistics of its rows
+    fit = all((o.kind.same and x.kind.same) or _place(o) == _place(x) for o in saved)
+    per_row = summed_over_rows(grad, x) if fit else VARYING
+    if "P" in grad.kind.tag + x.kind.tag and not fit:
+        per_row = UNKNOWN
     bias = summed_over_rows(grad, grad)
     return [dx, per_row, bias]
+
+
+def _place(o: Operand) -> tuple[str, int, int]:
+    return o.kind.tag, o.kind.dim, o.kind.before
 
 
 def backward_of_input(ctx: Context, grad: Operand, x: Operand, rest: list[Operand]) -> Kind:
@@ -69,6 +77,8 @@ def backward_of_input(ctx: Context, grad: Operand, x: Operand, rest: list[Operan
         if all(k.same for k in kinds[1:]):
             return grad.kind
         return after_error(ctx, VARYING)
+    if any(k.tag == "P" for k in kinds):
+        return UNKNOWN
     if grad.kind.tag == "Z":
         return grad.kind
     if all(k.same for k in kinds):
@@ -114,9 +124,8 @@ def _batch_norm(ctx: Context) -> list[Kind]:
         inside = x.kind.tag == "S" and x.kind.dim != 1 and bool(ctx["training"])
     if x.kind.tag == "S" and x.kind.dim == 1 and ctx.op != "native_group_norm":
         by_channel = all(w.kind.tag == "S" and w.kind.dim == 0 for w in weights)
-        return (
-            [x.kind, *[replace(x.kind, dim=0)] * (count - 1)] if by_channel else [VARYING] * count
-        )
+        own = replace(x.kind, dim=0)
+        return [x.kind, own, own, *[VARYING] * (count - 3)] if by_channel else [VARYING] * count
     kind = VARYING if inside else _affine(ctx, nonlinear(ctx, [x]), weights)
     own = VARYING if kind.tag == "S" else kind
     return [kind, *[own] * (count - 1)]
@@ -133,6 +142,7 @@ def _batch_norm_backward(ctx: Context) -> list[Kind]:
     if any(o.kind.tag in "?P" for o in ctx.operands):
         return [UNKNOWN] * 3
     rows = grad.kind.tag == "S" and x.kind == replace(grad.kind) and grad.kind.dim == 0
-    if rows and (ctx.op == "native_group_norm_backward" or not ctx["train"]):
+    trained = ctx["update"] if ctx.op == "batch_norm_backward" else ctx["train"]
+    if rows and (ctx.op == "native_group_norm_backward" or not trained):
         return [x.kind, summed_over_rows(grad, x), replace(PARTIAL, power=grad.kind.power)]
     return [VARYING] * 3

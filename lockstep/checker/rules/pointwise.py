@@ -13,13 +13,12 @@ from lockstep.checker.rules.registry import rule
 NONLINEAR = (
     "abs acos acosh addcdiv asin asinh atan atan2 atanh bitwise_and bitwise_not bitwise_or "
     "bitwise_xor ceil celu clamp clamp_max clamp_min copysign cos cosh digamma elu eq erf erfc "
-    "erfinv exp exp2 expm1 floor floor_divide fmax fmin fmod frac ge gelu glu gt hardsigmoid "
+    "erfinv exp exp2 expm1 floor floor_divide fmax fmin fmod frac ge gelu gt hardsigmoid "
     "hardswish hardtanh hypot isfinite isinf isnan ldexp le leaky_relu lgamma log log10 log1p log2 "
-    "log_sigmoid_forward logaddexp logaddexp2 logical_and logical_not logical_or logical_xor logit "
+    "logaddexp logaddexp2 logical_and logical_not logical_or logical_xor logit "
     "lt maximum minimum mish ne nextafter pow prelu reciprocal relu relu6 remainder round rsqrt "
     "selu sgn sigmoid sign silu sin sinc sinh softplus sqrt square tan tanh threshold trunc "
-    "xlogy nan_to_num heaviside isclose bitwise_left_shift bitwise_right_shift "
-    "sigmoid_focal logit polygamma"
+    "xlogy nan_to_num heaviside isclose bitwise_left_shift bitwise_right_shift logit polygamma"
 )
 # The gradient comes first, and the result is linear in it.
 BACKWARDS = (
@@ -29,7 +28,7 @@ BACKWARDS = (
 )
 SAME = (
     "alias alias_copy detach clone _to_copy contiguous lift_fresh lift_fresh_copy lift "
-    "_conj conj real imag view_as_real view_as_complex fill_same to positive resolve_conj "
+    "_conj conj real imag view_as_real view_as_complex to positive resolve_conj "
     "resolve_neg _conj_physical _local_scalar_dense neg"
 )
 
@@ -39,6 +38,19 @@ def _nonlinear(ctx: Context) -> Kind:
     if ctx.op == "pow" and ctx["exponent"] == 1:
         return ctx.operands[0].kind
     return VARYING if ctx.differs else nonlinear(ctx)
+
+
+@rule("glu", linear=False)
+def _glu(ctx: Context) -> Kind:
+    """One half of a dimension gates the other: each rank's halves are no halves of the whole."""
+    first = ctx.operands[0]
+    lost = first.kind.tag == "S" and first.kind.dim == ctx["dim"] % first.ndim
+    return VARYING if lost else nonlinear(ctx)
+
+
+@rule("log_sigmoid_forward", linear=False)
+def _log_sigmoid(ctx: Context) -> list[Kind]:
+    return [nonlinear(ctx)] * 2
 
 
 @rule(*BACKWARDS.split())

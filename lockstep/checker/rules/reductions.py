@@ -70,7 +70,7 @@ def _extreme_pair(ctx: Context) -> Kind | list[Kind]:
     if ctx.get("other") is not None:
         return nonlinear(ctx)
     kind = extreme(ctx, ctx.operands[0])
-    return [kind, kind] if "dim" in str(ctx.node.target) else kind
+    return [kind, kind] if isinstance(ctx.node.meta["val"], (list, tuple)) else kind
 
 
 def extreme(ctx: Context, first: Operand) -> Kind:

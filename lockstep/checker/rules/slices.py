@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from lockstep.checker.kinds import PARTIAL, UNKNOWN, VARYING, Kind, shard
+from lockstep.checker.kinds import EQUAL, PARTIAL, UNKNOWN, VARYING, Kind, shard
 from lockstep.checker.rules.context import Context, Operand
 from lockstep.checker.rules.registry import rule
 from lockstep.checker.rules.views import lost, placed
@@ -136,7 +136,17 @@ def _padded(ctx: Context) -> Kind:
 def _scattered(ctx: Context) -> Kind:
     from lockstep.checker.rules.mixing import added
 
-    return UNKNOWN if ctx.differs else _not_flat(added(ctx, ctx.operands))
+    base, part = ctx.operands[:2]
+    dim = ctx["dim"] % base.ndim
+    kind = part.kind
+    if ctx.differs:
+        return UNKNOWN
+    if ctx.op == "select_scatter" and kind.tag == "S":
+        kind = placed(kind, kind.dim + (dim <= kind.dim), kind.before)
+    if any(k.tag == "S" and k.dim == dim for k in (base.kind, kind)):
+        return UNKNOWN if "P" in base.kind.tag + kind.tag else VARYING
+    shape = ctx.shape if ctx.op == "select_scatter" else part.shape
+    return _not_flat(added(ctx, [base, Operand(part.node, kind, shape)]))
 
 
 @rule("constant_pad_nd", "pad")
@@ -145,6 +155,8 @@ def _pad(ctx: Context) -> Kind:
     if ctx.differs:
         return PARTIAL if first.kind.varies and not ctx["value"] else UNKNOWN
     kind = first.kind
+    if kind.tag == "Z" and ctx["value"]:
+        return EQUAL
     if kind.tag == "P" and ctx["value"]:
         from lockstep.checker.rules.mixing import added
 

@@ -80,6 +80,6 @@ def _elementwise_loss(ctx: Context) -> Kind:
     return replace(PARTIAL, power=int(mode == 1))
 
 
-@rule("mse_loss_backward", "l1_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward")
+@rule("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward")
 def _elementwise_loss_backward(ctx: Context) -> Kind:
     return scaled(ctx, ctx.operands, linear_in=0)

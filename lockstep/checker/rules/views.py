@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from lockstep.checker.kinds import VARYING, Kind
-from lockstep.checker.rules.context import Context
+from lockstep.checker.kinds import UNKNOWN, VARYING, Kind
+from lockstep.checker.rules.context import Context, Operand, dtype_of
 from lockstep.checker.rules.registry import rule
 
 
@@ -23,11 +23,22 @@ def lost(kind: Kind) -> Kind:
 @rule("view", "_unsafe_view", "reshape", "flatten", "unflatten", "_reshape_alias")
 def _view(ctx: Context) -> Kind:
     first = ctx.operands[0]
+    if dtype_of(first.node) != dtype_of(ctx.node):
+        return _other_bits(ctx, first)
     if first.kind.tag != "S":
         stacked = first.kind.note == "cut" and first.shape != ctx.shape
         return replace(first.kind, note="") if stacked else first.kind
     found = reshaped(first.kind, first.shape, ctx.shape)
     return lost(first.kind) if found is None else placed(first.kind, *found)
+
+
+def _other_bits(ctx: Context, first: Operand) -> Kind:
+    """A view as another dtype, whose last dimension may be another; no sum goes through it."""
+    kind = first.kind
+    if kind.tag == "P":
+        return UNKNOWN
+    inside = kind.tag == "S" and kind.dim == first.ndim - 1 and first.shape != ctx.shape
+    return lost(kind) if inside else replace(kind, flat=kind.flat and first.shape == ctx.shape)
 
 
 def reshaped(kind: Kind, old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, int] | None:
@@ -69,11 +80,24 @@ def _transpose(ctx: Context) -> Kind:
     first = ctx.operands[0]
     if first.ndim == 0:
         return first.kind
-    a, b = ctx["dim0"] % first.ndim, ctx["dim1"] % first.ndim
+    names = ("axis0", "axis1") if ctx.op == "swapaxes" else ("dim0", "dim1")
+    a, b = (ctx[name] % first.ndim for name in names)
     return _moved_to(first.kind, {a: b, b: a}.get(first.kind.dim, first.kind.dim))
 
 
-@rule("permute", "movedim")
+@rule("movedim")
+def _movedim(ctx: Context) -> Kind:
+    """As torch has it: what is named goes to its place, the others keep their order."""
+    first = ctx.operands[0]
+    pairs = [ctx["source"], ctx["destination"]]
+    source, target = ([d] if isinstance(d, int) else list(d) for d in pairs)
+    came = {t % first.ndim: s % first.ndim for s, t in zip(source, target, strict=True)}
+    rest = iter(d for d in range(first.ndim) if d not in came.values())
+    order = [came[d] if d in came else next(rest) for d in range(first.ndim)]
+    return _moved_to(first.kind, order.index(first.kind.dim) if first.kind.tag == "S" else 0)
+
+
+@rule("permute")
 def _permute(ctx: Context) -> Kind:
     first = ctx.operands[0]
     order = [d % first.ndim for d in ctx["dims"]] if first.ndim else [0]
@@ -111,7 +135,7 @@ def _squeeze(ctx: Context) -> Kind:
     return _moved_to(first.kind, first.kind.dim - sum(d < first.kind.dim for d in gone))
 
 
-@rule("as_strided", "unfold", "diagonal", "view_dtype")
+@rule("as_strided", "unfold", "diagonal")
 def _strange(ctx: Context) -> Kind:
     kind = ctx.operands[0].kind
     return lost(kind) if kind.tag == "S" else kind

@@ -20,7 +20,14 @@ WHOLE_VIEWS = ("view", "_unsafe_view", "alias", "detach", "reshape")
 @rule("copy")
 def _copy(ctx: Context) -> Kind:
     source = ctx.get("src")
-    return ctx.kind(ctx["src"]) if source is not None else ctx.operands[0].kind
+    if source is None:
+        return ctx.operands[0].kind
+    kind, base = source.kind, ctx.operands[0].kind
+    spread = len(ctx.shape) - source.ndim
+    alone = base.tag == "S" and (base.dim < spread or source.shape[base.dim - spread] == 1)
+    if alone and kind.same:
+        return base  # one row for all of them: each rank fills its own
+    return replace(kind, dim=kind.dim + spread) if kind.tag == "S" else kind
 
 
 @rule("set", "resize")
