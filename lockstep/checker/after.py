@@ -213,6 +213,9 @@ def _wrong_step(gold: Gold, name: str, judgement: Judged) -> Finding:
 def _summed_again(gold: Gold, name: str) -> Finding | None:
     """A sum over ranks of what holds such a sum already, beside what was added since."""
     node = gold.world.ranks[0].grads[name]
+    parameter = gold.sim.rows[gold.parameters[name]][0]
+    if len(gold.world.ranks[0].notes.cotangents.get(parameter, ())) < 2:
+        return None
     behind = _behind(gold, gold.sim.index[node]) if node is not None else set()
     sums = [row for row in behind if _is_sum(gold, row)]
     for row in sorted(sums):
@@ -259,7 +262,8 @@ def _writes(gold: Gold, row: int) -> Iterator[Any]:
 
 def _is_sum(gold: Gold, row: int) -> bool:
     words = _words(gold, row)
-    return "all_reduce" in str(gold.sim.rows[row][0].target) and "sum" in words
+    reduces = "all_reduce" in str(gold.sim.rows[row][0].target) and "sum" in words
+    return reduces and gold.sim.phase[row] == "after"
 
 
 def _words(gold: Gold, row: int) -> list[str]:
