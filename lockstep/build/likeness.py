@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from lockstep import _compat
 from lockstep.capture.graph import StepGraph
 from lockstep.capture.origin import META
 from lockstep.errors import CaptureError
@@ -31,7 +32,7 @@ def rows_of(graph: StepGraph) -> Rows:
     for node in graph.gm.graph.nodes:
         origin = node.meta.get(META)
         line, module = (origin.line, origin.module) if origin is not None else ("", "")
-        what = node.op if node.op in ("placeholder", "output") else node.target
+        what = _target(node)
         text = f"{names[node]} = {what}{_arguments(node, names)}{_value(node.meta.get('val'))}"
         rows.append([line, module, text])
     contract = graph.contract()
@@ -39,6 +40,15 @@ def rows_of(graph: StepGraph) -> Rows:
         rows += [["", "", f"{part}: {json.dumps(item, sort_keys=True)}"] for item in contract[part]]
     rows.append(["", "", f"returned as: {contract['out_spec']}"])
     return rows
+
+
+def _target(node: Any) -> str:
+    """What a node calls, by a name that is the same in every process."""
+    if node.op in ("placeholder", "output"):
+        return str(node.op)
+    if _compat.schema_or_none(node.target) is not None:
+        return str(node.target)
+    return getattr(node.target, "__qualname__", str(node.target))
 
 
 def _names(graph: StepGraph) -> dict[Any, str]:

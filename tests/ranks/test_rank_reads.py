@@ -9,8 +9,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from lockstep.build.likeness import rows_of
+from lockstep.capture.capture import capture
+from lockstep.checker.world import simulated_rank
 from tests.rank_reads import before
-from tests.rank_reads.judge import PORTABLE, REFUSED, before_step, portably, refusal
+from tests.rank_reads.judge import MESH, PORTABLE, REFUSED, before_step, portably, refusal
+from tests.rank_reads.portable import plus_a_fraction
 from tests.rank_reads.real import run_on_real_ranks
 
 
@@ -34,6 +38,14 @@ def test_refused_at_its_line(form: Any, text: str, place: Any) -> None:
 @pytest.mark.parametrize("make", before.FORMS, ids=lambda make: make.__name__)
 def test_read_before_the_step(make: Any) -> None:
     assert before_step(make).became == "refused"
+
+
+def test_a_function_has_one_name_in_all_processes() -> None:
+    """Its address, as Python shows it, differs between two processes."""
+    with simulated_rank(0, MESH) as mesh:
+        rows = rows_of(capture(plus_a_fraction, torch.ones(2), mesh))
+    assert any(row[2].startswith("%3 = sym_float(%2)") for row in rows)
+    assert not any(" at 0x" in row[2] for row in rows)
 
 
 def test_a_baked_rank_would_be_seen() -> None:
