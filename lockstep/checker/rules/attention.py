@@ -75,10 +75,12 @@ def _attention_backward(ctx: Context) -> list[Kind]:
     if all(o.kind.same for o in (grad, *saved)):
         return [replace(EQUAL, power=grad.kind.power)] * 3 + extra
     inner = query.ndim - 2
-    places = {(o.kind.tag, o.kind.dim, o.kind.before) for o in (grad, query, key, value)}
+    made = [o for o in (ctx.get("out"), ctx.get("logsumexp")) if o is not None]
+    along = {(o.kind.tag, o.kind.dim, o.kind.before) for o in (grad, query, *made)}
+    places = along | {(o.kind.tag, o.kind.dim, o.kind.before) for o in (key, value)}
     if len(places) == 1 and query.kind.tag == "S" and query.kind.dim < inner:
         return [query.kind] * 3 + extra
-    rows = grad.kind.tag == query.kind.tag == "S" and query.kind.dim == inner
+    rows = len(along) == 1 and query.kind.tag == "S" and query.kind.dim == inner
     if rows and key.kind.same and value.kind.same and not ctx["is_causal"]:
         return [query.kind, PARTIAL, PARTIAL, *extra]
     return [VARYING] * 3 + extra
