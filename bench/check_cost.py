@@ -77,9 +77,9 @@ def program(config: Any, batch: int, tokens: int, without: str = "") -> tuple[An
 
 def one_check(layers: int) -> Row:
     """Check a Llama of this depth by all witnesses, and return its nodes and CPU seconds."""
-    from lockstep.checker import twin
     from lockstep.checker.check import judged
     from lockstep.checker.finding import Report
+    from lockstep.checker.simulation import twin
     from lockstep.checker.world import capture_world
     from lockstep.models import llama
 

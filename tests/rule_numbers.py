@@ -14,8 +14,8 @@ import torch
 from hypothesis import strategies as st
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from lockstep.checker.flow import Flow, Graphs
-from lockstep.checker.kinds import EQUAL, PARTIAL, VARYING, Kind, shard
+from lockstep.checker.inference.flow import Flow, Graphs
+from lockstep.checker.inference.kinds import EQUAL, PARTIAL, VARYING, Kind, shard
 
 RANKS = 2
 FEW = dict(max_examples=3, deadline=None, derandomize=True, database=None)

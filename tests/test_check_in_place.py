@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import lockstep as ls
 from lockstep.checker.finding import Report
 from lockstep.checker.lines import source_of
-from lockstep.checker.memory import overwritten
+from lockstep.checker.simulation.memory import overwritten
 from tests.library import Scattered
 
 ROWS, WIDE, VOCAB = 4, 4, 8

@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from lockstep.checker.gold import Gold
 from lockstep.checker.placement import jitter, own_batches, place
-from lockstep.checker.simulate import Divergent, Simulation
+from lockstep.checker.simulation.gold import Gold
+from lockstep.checker.simulation.simulate import Divergent, Simulation
 from lockstep.checker.world import World, capture_world
 from lockstep.spmd.claims import typed
 from lockstep.spmd.types import I, S

@@ -7,7 +7,7 @@ import pytest
 from lockstep.checker import randomness
 from lockstep.checker.after import judge_after
 from lockstep.checker.finding import Finding
-from lockstep.checker.locate import locate
+from lockstep.checker.simulation.locate import locate
 from tests.checker_cases import CASES
 from tests.test_checker_gold import gold
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from lockstep.checker import randomness
-from lockstep.checker.simulate import Simulation
+from lockstep.checker.simulation.simulate import Simulation
 from lockstep.checker.world import capture_world
 from lockstep.spmd.claims import typed
 from lockstep.spmd.types import S

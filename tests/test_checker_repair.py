@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 
 import lockstep as ls
-from lockstep.checker.edits import CannotEdit, Edit, applied
 from lockstep.checker.finding import Finding
-from lockstep.checker.variants import operands, parsed, variants
+from lockstep.checker.repair.edits import CannotEdit, Edit, applied
+from lockstep.checker.repair.variants import operands, parsed, variants
 from tests.checker_cases import CASES, Held, random
 
 

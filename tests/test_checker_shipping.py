@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from lockstep.capture.origin import META
-from lockstep.checker.gold import Gold
+from lockstep.checker.inference.types import infer
 from lockstep.checker.placement import jitter, place
 from lockstep.checker.shipping import from_bytes, to_bytes
-from lockstep.checker.simulate import Simulation
-from lockstep.checker.types import infer
+from lockstep.checker.simulation.gold import Gold
+from lockstep.checker.simulation.simulate import Simulation
 from lockstep.checker.world import World, capture_world
 from lockstep.errors import CaptureError
 from tests.checker_cases import CASES

@@ -9,8 +9,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 import lockstep as ls
-from lockstep.checker.frontier import explained
-from lockstep.checker.matching import index_map
+from lockstep.checker.simulation.frontier import explained
+from lockstep.checker.simulation.matching import index_map
 from lockstep.checker.world import World, capture_world
 from tests.checker_cases import Held, copy_in, random, reduce_out
 

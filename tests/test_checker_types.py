@@ -12,7 +12,7 @@ from torch import nn
 
 import lockstep as ls
 from lockstep import I, P, R, S, V
-from lockstep.checker.types import Typing, infer
+from lockstep.checker.inference.types import Typing, infer
 from lockstep.checker.world import capture_world
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.checker.types import infer
+from lockstep.checker.inference.types import infer
 from lockstep.checker.world import capture_world
 from tests.fault_cases.expected import EXPECTED, Expected
 from tests.fault_cases.expected import PAIRS as PAIRS_EXPECTED

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.checker.edits import Edit
+from lockstep.checker.repair.edits import Edit
 from lockstep.cli import main
 from lockstep.cli.fixes import refuse_unwritable, write_fixes
 from lockstep.errors import UsageError

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from lockstep.checker.meeting import start
+from lockstep.checker.live.meeting import start
 from lockstep.errors import CaptureError
 from lockstep.report.hub import Hub, meeting_at
 from lockstep.spmd import collectives

@@ -11,9 +11,9 @@ import torch.distributed as dist
 from torch import nn
 
 import lockstep as ls
-from lockstep.checker.live import live_world
-from lockstep.checker.simulate import op_name
-from lockstep.checker.twin import beside
+from lockstep.checker.live.live import live_world
+from lockstep.checker.simulation.simulate import op_name
+from lockstep.checker.simulation.twin import beside
 from lockstep.checker.world import capture_world
 from lockstep.errors import CaptureError
 from tests.checker_cases import CASES
@@ -181,9 +181,9 @@ def test_a_step_whose_ranks_take_other_ways_is_told_as_not_judged():
 
 
 def test_a_live_step_is_compared_with_itself_on_one_rank():
-    from lockstep.checker.gold import Gold
     from lockstep.checker.placement import jitter, place
-    from lockstep.checker.simulate import Simulation
+    from lockstep.checker.simulation.gold import Gold
+    from lockstep.checker.simulation.simulate import Simulation
 
     step = block("branch")
     world, one = live_world(step, make_block, TP), live_world(step, make_block, {"tp": 1})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lockstep.checker.meeting import Meeting, Parted, start
+from lockstep.checker.live.meeting import Meeting, Parted, start
 from lockstep.checker.ranks import coordinates, group_of
 
 X = torch.ones(2)

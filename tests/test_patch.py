@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.checker.edits import CannotEdit, Edit
 from lockstep.checker.finding import Finding, Report
-from lockstep.checker.patch import edited_texts, patch_of, with_lines
+from lockstep.checker.repair.edits import CannotEdit, Edit
+from lockstep.checker.repair.patch import edited_texts, patch_of, with_lines
 from lockstep.checker.source import full_path
 
 SOURCE = '''"""A model."""

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.checker.kinds import EQUAL, VARYING, shard
-from lockstep.checker.rules import find, known, registry
+from lockstep.checker.inference.kinds import EQUAL, VARYING, shard
+from lockstep.checker.inference.rules import find, known, registry
 from tests.rule_numbers import F64, FEW
 from tests.rule_table import pointwise, products, reductions, rows, shapes
 from tests.rule_table.cases import Case, T, hold, op, value, values

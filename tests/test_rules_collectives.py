@@ -9,9 +9,9 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from lockstep import _compat
-from lockstep.checker.arithmetic import COLLECTIVES, LOCAL
-from lockstep.checker.flow import Flow, Graphs
-from lockstep.checker.kinds import EQUAL, PARTIAL, VARYING, ZERO, Kind, shard
+from lockstep.checker.inference.flow import Flow, Graphs
+from lockstep.checker.inference.kinds import EQUAL, PARTIAL, VARYING, ZERO, Kind, shard
+from lockstep.checker.simulation.arithmetic import COLLECTIVES, LOCAL
 from lockstep.spmd import ops as own  # noqa: F401  registers the operators
 from tests.rule_numbers import F64, RANKS, Value, holds, parts
 
@@ -138,7 +138,7 @@ def test_gathers_over_another_axis_put_a_shard_inside_its_dimension() -> None:
 
 
 def test_every_functional_collective_of_a_capture_has_a_rule() -> None:
-    from lockstep.checker.rules import find
+    from lockstep.checker.inference.rules import find
 
     assert all(find(name.removesuffix("_")) for name in COLLECTIVES)
     assert all(find(name) for name in LOCAL)

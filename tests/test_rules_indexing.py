@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.checker.kinds import EQUAL, PARTIAL, VARYING, ZERO, Kind, shard
+from lockstep.checker.inference.kinds import EQUAL, PARTIAL, VARYING, ZERO, Kind, shard
 from tests.rule_numbers import F64, FEW, RANKS, Value, check, integers, operand, parts, sizes, typed
 
 SOME = {**FEW, "max_examples": 6}

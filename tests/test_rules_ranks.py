@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from lockstep.checker.flow import Flow, Graphs
-from lockstep.checker.kinds import EQUAL, PARTIAL, VARYING, Kind, shard
+from lockstep.checker.inference.flow import Flow, Graphs
+from lockstep.checker.inference.kinds import EQUAL, PARTIAL, VARYING, Kind, shard
 from tests.rule_numbers import F64, RANKS, Value, holds, parts
 
 

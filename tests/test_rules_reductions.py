@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.checker.kinds import EQUAL, PARTIAL, shard
+from lockstep.checker.inference.kinds import EQUAL, PARTIAL, shard
 from tests.rule_numbers import F64, FEW, check, integers, operand, parts, sizes, typed
 
 ONE = {

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.checker.kinds import EQUAL, PARTIAL, shard
-from lockstep.checker.rules.views import reshaped
+from lockstep.checker.inference.kinds import EQUAL, PARTIAL, shard
+from lockstep.checker.inference.rules.views import reshaped
 from tests.rule_numbers import F64, FEW, check, operand, parts, sizes, typed
 
 THREE = {

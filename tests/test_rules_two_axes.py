@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.fx import Graph, GraphModule
 
-from lockstep.checker.arithmetic import COLLECTIVES
-from lockstep.checker.flow import Flow, Graphs
-from lockstep.checker.kinds import EQUAL, PARTIAL, Kind, shard
+from lockstep.checker.inference.flow import Flow, Graphs
+from lockstep.checker.inference.kinds import EQUAL, PARTIAL, Kind, shard
+from lockstep.checker.simulation.arithmetic import COLLECTIVES
 from tests.rule_numbers import F64, RANKS, Value, check, holds, parts, together
 
 OTHER = 2  # ranks of the axis that the collective is over

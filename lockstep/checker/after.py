@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from lockstep.checker.compare import group_sum, same, same_along
 from lockstep.checker.finding import Finding
-from lockstep.checker.gold import Gold, Judged
 from lockstep.checker.lines import source_of
 from lockstep.checker.phrases import unreduced
+from lockstep.checker.simulation.compare import group_sum, same, same_along
+from lockstep.checker.simulation.gold import Gold, Judged
 from lockstep.checker.updates import drifting
 
 

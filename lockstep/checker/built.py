@@ -18,15 +18,15 @@ from lockstep.capture.checking import Checking
 from lockstep.capture.state import State
 from lockstep.checker.consumed import Gradient, judge_gradients
 from lockstep.checker.finding import Finding, Report
-from lockstep.checker.flow import Flow
-from lockstep.checker.graphs import graphs_of
-from lockstep.checker.kinds import Kind
+from lockstep.checker.inference.flow import Flow
+from lockstep.checker.inference.graphs import graphs_of
+from lockstep.checker.inference.kinds import Kind
+from lockstep.checker.inference.rules.context import Fault, is_tensor
+from lockstep.checker.inference.rules.registry import op_name
+from lockstep.checker.inference.ties import Ties
+from lockstep.checker.inference.types import grouped
 from lockstep.checker.placed import placed, reads_coordinates, settle
-from lockstep.checker.rules.context import Fault, is_tensor
-from lockstep.checker.rules.registry import op_name
 from lockstep.checker.source import text_of
-from lockstep.checker.ties import Ties
-from lockstep.checker.types import grouped
 from lockstep.checker.unshared import Along
 from lockstep.checker.wording import Writer
 from lockstep.checker.world import RankTrace, World, trace_of

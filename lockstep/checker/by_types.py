@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from lockstep import _compat
 from lockstep.checker import order
 from lockstep.checker.finding import Report
+from lockstep.checker.inference.rules.context import is_tensor
+from lockstep.checker.inference.types import Typing, infer
 from lockstep.checker.placement import few, is_constant, own_batches
-from lockstep.checker.rules.context import is_tensor
-from lockstep.checker.types import Typing, infer
 from lockstep.checker.world import World
 
 

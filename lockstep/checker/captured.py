@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockstep.checker.implied import differentiated
-from lockstep.checker.live import live_world
-from lockstep.checker.meeting import Parted
+from lockstep.checker.live.live import live_world
+from lockstep.checker.live.meeting import Parted
 from lockstep.checker.world import World, capture_world
 from lockstep.errors import CaptureError, LockstepError
 

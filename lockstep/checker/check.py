@@ -12,19 +12,20 @@ from typing import Any, Literal
 import torch
 
 from lockstep import _compat
-from lockstep.checker import order, randomness, twin
+from lockstep.checker import order, randomness
 from lockstep.checker.after import judge_after
 from lockstep.checker.by_types import judge_by_types
 from lockstep.checker.captured import captured
-from lockstep.checker.edits import Edit, applied
 from lockstep.checker.finding import Finding, Report
-from lockstep.checker.gold import Gold
-from lockstep.checker.locate import locate
-from lockstep.checker.meeting import Parted
+from lockstep.checker.inference.types import Typing, infer
+from lockstep.checker.live.meeting import Parted
 from lockstep.checker.placement import jitter, own_batches, place
-from lockstep.checker.repair import repaired
-from lockstep.checker.simulate import Divergent, Simulation
-from lockstep.checker.types import Typing, infer
+from lockstep.checker.repair.edits import Edit, applied
+from lockstep.checker.repair.repair import repaired
+from lockstep.checker.simulation import twin
+from lockstep.checker.simulation.gold import Gold
+from lockstep.checker.simulation.locate import locate
+from lockstep.checker.simulation.simulate import Divergent, Simulation
 from lockstep.checker.verdict import Witnesses, choose, established
 from lockstep.checker.world import World, arguments_of
 from lockstep.errors import UsageError

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch.fx import Node
 
-from lockstep.checker.flow import Flow
-from lockstep.checker.kinds import Kind
-from lockstep.checker.rules.context import Fault
+from lockstep.checker.inference.flow import Flow
+from lockstep.checker.inference.kinds import Kind
+from lockstep.checker.inference.rules.context import Fault
 from lockstep.spmd.types import R, Type
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lockstep.checker.edits import Edit
+    from lockstep.checker.repair.edits import Edit
 
 MOST_LINES = 8  # of what is undecided that a text shows
 
@@ -145,13 +145,13 @@ class Report:
         Returns:
             The diff; "" where no fix was verified.
         """
-        from lockstep.checker.patch import patch_of
+        from lockstep.checker.repair.patch import patch_of
 
         return patch_of(self.edits(), Path(folder)).text
 
     def edits(self) -> list[Edit]:
         """The verified fixes, each with the line that it replaces."""
-        from lockstep.checker.edits import Edit
+        from lockstep.checker.repair.edits import Edit
 
         return [Edit(f.fix_line or f.line, f.fix or "") for f in self.findings if f.verified]
 

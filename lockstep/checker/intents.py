@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from lockstep.checker.compare import equal_axes, same_along
-from lockstep.checker.simulate import Simulation, Values
+from lockstep.checker.simulation.compare import equal_axes, same_along
+from lockstep.checker.simulation.simulate import Simulation, Values
 
 
 def results_of(sim: Simulation) -> set[int]:

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from lockstep.checker.compare import group_sum, relation, same, same_along
 from lockstep.checker.finding import Finding
 from lockstep.checker.lines import source_of
-from lockstep.checker.simulate import Simulation, Values, op_name
+from lockstep.checker.simulation.compare import group_sum, relation, same, same_along
+from lockstep.checker.simulation.simulate import Simulation, Values, op_name
 from lockstep.checker.world import World
 from lockstep.spmd.types import Type
 

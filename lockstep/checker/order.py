@@ -20,7 +20,7 @@ from lockstep.capture.binding import dtype_name
 from lockstep.capture.origin import META
 from lockstep.checker.finding import Finding
 from lockstep.checker.lines import source_of
-from lockstep.checker.simulate import op_name
+from lockstep.checker.simulation.simulate import op_name
 from lockstep.checker.world import RankTrace, World
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from lockstep.checker.finding import Finding
-from lockstep.checker.gold import Gold
 from lockstep.checker.lines import assigned_name, source_of, with_operand
-from lockstep.checker.simulate import op_name
+from lockstep.checker.simulation.gold import Gold
+from lockstep.checker.simulation.simulate import op_name
 
 _SUMS = {"_c10d_functional.all_reduce", "_c10d_functional.all_reduce_"}
 _VIEWS = {"aten.alias", "aten.view", "aten._unsafe_view", "aten.detach"}

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import torch
 
 from lockstep import _compat
-from lockstep.checker.compare import same, same_along
 from lockstep.checker.finding import Finding
+from lockstep.checker.simulation.compare import same, same_along
 from lockstep.checker.world import World
 from lockstep.spmd.types import Type, V
 

@@ -12,10 +12,10 @@ import torch
 from torch.fx import Node
 
 from lockstep import _compat
-from lockstep.checker.compare import same_along
 from lockstep.checker.finding import Finding
 from lockstep.checker.lines import source_of
-from lockstep.checker.simulate import Simulation, Values, op_name
+from lockstep.checker.simulation.compare import same_along
+from lockstep.checker.simulation.simulate import Simulation, Values, op_name
 from lockstep.checker.world import SEED
 from lockstep.spmd.types import Type
 

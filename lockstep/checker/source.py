@@ -12,7 +12,7 @@ from pathlib import Path
 from torch.fx import Node
 
 from lockstep.capture.origin import META, Origin
-from lockstep.checker.rules.registry import op_name
+from lockstep.checker.inference.rules.registry import op_name
 
 # What a user writes for an operator.
 CALLS = {

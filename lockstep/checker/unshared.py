@@ -13,8 +13,8 @@ from torch.fx import Node
 
 from lockstep import _compat
 from lockstep.capture.schemas import returns_its_first_argument, view_of
-from lockstep.checker.rules.context import shape_of
-from lockstep.checker.rules.writes import written_nodes
+from lockstep.checker.inference.rules.context import shape_of
+from lockstep.checker.inference.rules.writes import written_nodes
 from lockstep.checker.world import RankTrace
 
 _COLLECTIVES = ("_c10d_functional", "_c10d_functional_autograd", "c10d", "lockstep")

@@ -6,11 +6,11 @@ stay the same, and beside one rank the changed parameter is the same too.
 
 from __future__ import annotations
 
-from lockstep.checker.compare import same_along
 from lockstep.checker.finding import Finding
-from lockstep.checker.gold import Gold
 from lockstep.checker.lines import source_of
-from lockstep.checker.simulate import Simulation, op_name
+from lockstep.checker.simulation.compare import same_along
+from lockstep.checker.simulation.gold import Gold
+from lockstep.checker.simulation.simulate import Simulation, op_name
 
 
 def writes_of(sim: Simulation, row: int) -> list[int]:

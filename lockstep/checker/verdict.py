@@ -9,11 +9,11 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 
-from lockstep.checker import cuts
 from lockstep.checker.finding import Finding
-from lockstep.checker.gold import Gold, Judged
-from lockstep.checker.twin import Twin
-from lockstep.checker.types import Typing
+from lockstep.checker.inference.types import Typing
+from lockstep.checker.simulation import cuts
+from lockstep.checker.simulation.gold import Gold, Judged
+from lockstep.checker.simulation.twin import Twin
 from lockstep.checker.world import World
 
 

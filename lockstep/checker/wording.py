@@ -7,10 +7,10 @@ from typing import Any
 from torch.fx import Node
 
 from lockstep.checker.finding import Finding
-from lockstep.checker.flow import Flow
-from lockstep.checker.kinds import Kind
-from lockstep.checker.repairs import Repair, Repairs
-from lockstep.checker.rules.context import Fault
+from lockstep.checker.inference.flow import Flow
+from lockstep.checker.inference.kinds import Kind
+from lockstep.checker.inference.rules.context import Fault
+from lockstep.checker.repair.repairs import Repair, Repairs
 from lockstep.checker.source import line_of, segment_for, text_of
 from lockstep.spmd.types import Type
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lockstep.errors import UsageError
 
 if TYPE_CHECKING:
-    from lockstep.checker.edits import Edit
+    from lockstep.checker.repair.edits import Edit
 
 STDOUT = "-"
 _FIRST = b"--- a/"
@@ -51,7 +51,7 @@ def write_fixes(edits: list[Edit], script: Path, out: str) -> None:
         script: the script that was checked, beside which its modules are found.
         out: a file, or "-".
     """
-    from lockstep.checker.patch import patch_of
+    from lockstep.checker.repair.patch import patch_of
     from lockstep.report.check_world import importing_beside
 
     with importing_beside(script):

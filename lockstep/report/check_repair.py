@@ -10,8 +10,8 @@ import dataclasses
 import time
 from collections.abc import Sequence
 
-from lockstep.checker.edits import CannotEdit, Edit
-from lockstep.checker.repair import Examined, repaired
+from lockstep.checker.repair.edits import CannotEdit, Edit
+from lockstep.checker.repair.repair import Examined, repaired
 from lockstep.report.check_world import Job, Judged, JudgedStep, examine
 
 

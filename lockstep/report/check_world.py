@@ -19,15 +19,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lockstep.checker import twin
 from lockstep.checker.check import conclude, parted_report, witnesses
-from lockstep.checker.edits import Edit
 from lockstep.checker.finding import Report
-from lockstep.checker.gold import Gold
-from lockstep.checker.meeting import Parted
-from lockstep.checker.patch import edited_texts
+from lockstep.checker.live.meeting import Parted
 from lockstep.checker.placement import same_batch
+from lockstep.checker.repair.edits import Edit
+from lockstep.checker.repair.patch import edited_texts
 from lockstep.checker.shipping import from_bytes
+from lockstep.checker.simulation import twin
+from lockstep.checker.simulation.gold import Gold
 from lockstep.checker.source import full_path
 from lockstep.checker.verdict import Witnesses
 from lockstep.checker.world import World

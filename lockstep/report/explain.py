@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from torch.fx import Node
 
+from lockstep.checker.inference.rules.registry import op_name
+from lockstep.checker.inference.types import Typing, infer
 from lockstep.checker.placement import jitter, own_batches, place
-from lockstep.checker.rules.registry import op_name
 from lockstep.checker.source import bare, full_path, line_of, text_of
-from lockstep.checker.types import Typing, infer
 from lockstep.checker.world import World
 from lockstep.errors import UsageError
 from lockstep.report.check_world import Job, importing_beside, tapes, world_of

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from lockstep.checker.kernels import Kernels
-from lockstep.checker.meeting import Meeting, Parted, Start
+from lockstep.checker.live.kernels import Kernels
+from lockstep.checker.live.meeting import Meeting, Parted, Start
 from lockstep.errors import CaptureError
 
 

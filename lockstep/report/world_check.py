@@ -13,7 +13,7 @@ from lockstep import _compat
 from lockstep.capture.binding import Call
 from lockstep.capture.live import run_live
 from lockstep.checker.captured import why
-from lockstep.checker.live import failed_live
+from lockstep.checker.live.live import failed_live
 from lockstep.checker.shipping import to_bytes
 from lockstep.checker.world import trace_call
 from lockstep.errors import CaptureError, LockstepError, UsageError

@@ -16,9 +16,9 @@ import torch
 from lockstep.capture.binding import Call, Step
 from lockstep.checker.check import conclude, witnesses
 from lockstep.checker.finding import Report
-from lockstep.checker.gold import Gold
 from lockstep.checker.implied import differentiated
-from lockstep.checker.twin import Twin
+from lockstep.checker.simulation.gold import Gold
+from lockstep.checker.simulation.twin import Twin
 from lockstep.checker.world import World, capture_world
 from lockstep.errors import CheckError, LockstepError
 from lockstep.run.key import Bound

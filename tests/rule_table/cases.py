@@ -16,9 +16,9 @@ from torch.fx import Graph, GraphModule, Node
 
 from lockstep import _compat
 from lockstep._compat import pytree
-from lockstep.checker.flow import Flow, Graphs
-from lockstep.checker.kinds import EQUAL, FLAT, PARTIAL, VARYING, ZERO, Kind, shard
-from lockstep.checker.rules import op_name
+from lockstep.checker.inference.flow import Flow, Graphs
+from lockstep.checker.inference.kinds import EQUAL, FLAT, PARTIAL, VARYING, ZERO, Kind, shard
+from lockstep.checker.inference.rules import op_name
 from tests.rule_numbers import F64, RANKS, Value, holds, parts
 
 SIZES = (4, 6)  # each rank holds two rows or more: of one a reshape does not tell the place
