@@ -13,6 +13,7 @@ from torch import nn
 
 import lockstep as ls
 from lockstep.checker.finding import Report
+from lockstep.errors import UsageError
 from tests.checker_cases import CASES, Held, copy_in, random, reduce_out
 
 
@@ -230,3 +231,28 @@ def test_programs_that_differ_are_not_called_right():
 def test_what_cannot_be_meant_is_refused(options: dict, told: str):
     with pytest.raises(ls.LockstepError, match=told):
         ls.check(_by_rank, lambda mesh: torch.ones(2), **options)
+
+
+class Scaled:
+    factor = 3.0
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * self.factor).sum()
+
+
+def scaled(x: torch.Tensor, factor: float = 2.0) -> torch.Tensor:
+    return (x * factor).sum()
+
+
+@pytest.mark.parametrize(
+    "step", [functools.partial(scaled, factor=4.0), Scaled(), Scaled().__call__, ls.compile(scaled)]
+)
+def test_any_callable_is_checked(step):
+    assert ls.check(step, lambda mesh: torch.ones(2), mesh={"tp": 2}).ok
+
+
+def test_what_is_no_step_is_told():
+    with pytest.raises(UsageError, match="step is a int"):
+        ls.check(3, lambda mesh: (), mesh={"tp": 2})
+    with pytest.raises(UsageError, match="make is a Tensor"):
+        ls.check(scaled, torch.ones(2), mesh={"tp": 2})

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from types import FunctionType, MethodType
 from typing import Any, Literal
 
 import torch
@@ -214,9 +216,15 @@ def _ask_gold(seen: Witnesses, gold: Gold, contradicted: list[Finding]) -> None:
 
 
 def _as_function(step: Any, make: Callable[[Any], Any]) -> tuple[Callable[..., Any], Any]:
-    """A module as a function of itself and its arguments."""
+    """A module as a function of itself and its arguments; another callable as a function."""
+    if not callable(step) or not callable(make):
+        what = "step" if not callable(step) else "make"
+        raise UsageError(
+            f"ls.check: {what} is a {type(step if what == 'step' else make).__name__}",
+            want="ls.check(step, make, mesh=...): the step, and what makes its arguments on a rank",
+        )
     if not isinstance(step, torch.nn.Module):
-        return step, make
+        return _plain_function(step), make
     module = step
 
     def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -227,6 +235,19 @@ def _as_function(step: Any, make: Callable[[Any], Any]) -> tuple[Callable[..., A
         return (copy.deepcopy(module), *args), kwargs
 
     return call, with_module
+
+
+def _plain_function(step: Callable[..., Any]) -> Callable[..., Any]:
+    """What a compiled step was made from; of a partial and other objects, a function that calls."""
+    step = inspect.unwrap(step)
+    if isinstance(step, (FunctionType, MethodType)):
+        return step
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return step(*args, **kwargs)
+
+    call.__qualname__ = getattr(step, "__qualname__", type(step).__qualname__)
+    return call
 
 
 def _known(
