@@ -156,7 +156,7 @@ class Checking:
         self._add_roots(tensors, args, kwargs, grad=original.__name__ == "grad")
         for leaf in self.leaves:
             self._hook(leaf, _compat.node_of(leaf))
-        for tensor, node in self._seen.values():
+        for tensor, node in list(self._seen.values()):  # a hook on a view may note another
             self._hook(tensor, node)
         self._seen.clear()
         self._inside = True
