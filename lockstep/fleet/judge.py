@@ -11,8 +11,10 @@ from lockstep.fleet.client import encoded
 from lockstep.fleet.faults import Fault
 from lockstep.fleet.say import ranks_text
 
-SHAPES = "give every rank the same shapes: pad the last batch, or DataLoader(drop_last=True)"
+SHAPES = "give every rank the same shapes: for batch, weights in ls.even_batches(loader, mesh)"
+OWN = "read the rank inside the step, or hold what differs in a tensor: register_buffer(...)"
 _TENSOR = re.compile(r"[a-z]+\d*\[[^\]]*\]")  # i64[8, 16]
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _FIXES = {
     "input": SHAPES,
     "source": "start every rank from the same files",
@@ -133,6 +135,8 @@ def _shown(value: Any) -> str:
 def _fix(path: str, got: str) -> str:
     if _TENSOR.match(got):
         return SHAPES
+    if path.startswith(("module ", "value ")) and _NUMBER.fullmatch(got):
+        return OWN
     for word, fix in _FIXES.items():
         if word in path.lower():
             return fix

@@ -46,6 +46,7 @@ def judged(
     built = _by_types(checking, bound, options, apart, here)
     reports = [built.report]
     _refuse(step.name, built.report.findings)
+    _say_open(step.name, built, options, here)
     if options.check == "full":
         from lockstep.run.full import full
 
@@ -83,6 +84,19 @@ def _by_types(
         told = f"the types could not be asked: {type(error).__name__}: {error}"
         here.say(f"{told}; the step is built unchecked, `lockstep check SCRIPT` checks it")
         return Built(Report(undecided=[told]), {}, {}, {})
+
+
+def _say_open(name: str, built: Built, options: Options, here: Session) -> None:
+    """Say how much of a step the types do not know, along axes that are no data axes.
+
+    Along those, a gradient of the rank's own batch is followed without types.
+    """
+    for axis, count in built.unknown.items():
+        if count and axis not in options.data:
+            here.say(
+                f"{name}: the types of {count} of {built.report.nodes} values along {axis} are not "
+                "known at the build; `lockstep check SCRIPT` judges them all"
+            )
 
 
 def _refuse(name: str, findings: list[Finding]) -> None:

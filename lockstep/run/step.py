@@ -293,8 +293,9 @@ def compile(
             `len(x)` or a loop over it, is refused at its line.
         check: what is asked of the gradients before an artifact is made, at a build alone. "types":
             what types are sure of refuses it, on every rank and with nothing stored; what they do
-            not know never does. "full": all witnesses of `ls.check`, on simulated ranks with this
-            call's arguments; for small models. "off": nothing, which is told at start. It stands in
+            not know never does: `lockstep check SCRIPT` tells that. "full": all witnesses of
+            `ls.check` but the twin, on simulated ranks with this call's arguments; for small models
+            whose mesh has data axes alone. "off": nothing, which is told at start. It stands in
             the manifest, and an artifact that was checked less than asked for is built again.
         pending: axis -> "ddp mean", "ddp sum", "mean" or "sum": what something after the step does
             to the gradients, as DDP's hook, or the last of several accumulation steps.
