@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 
 import lockstep as ls
 from lockstep.errors import LoweringError
@@ -43,3 +44,21 @@ def test_an_lstm_of_mkldnn_is_refused_and_torchs_own_trains(tmp_path: Path) -> N
         assert torch.equal(loss, step(twin, x).detach())
     finally:
         torch.backends.mkldnn.set_flags(True)
+
+
+@pytest.mark.parametrize("reduced", [True, False])
+def test_an_lstm_is_checked(reduced: bool) -> None:
+    def train(model: torch.nn.LSTM, x: torch.Tensor) -> torch.Tensor:
+        loss = ls.loss(model(x)[0].square().mean(), dp="mean")
+        loss.backward()
+        if reduced:
+            ls.reduce_grads(model, dp="mean")
+        return loss
+
+    def make(mesh: DeviceMesh) -> tuple[torch.nn.LSTM, torch.Tensor]:
+        torch.manual_seed(0)
+        model, x = torch.nn.LSTM(3, 4), torch.randn(5, 4, 3)
+        return model, x.chunk(mesh.size(), dim=1)[mesh.get_rank()]
+
+    report = ls.check(train, make, mesh={"dp": 2}, data="dp", repair_s=0)
+    assert report.ok is reduced, str(report)

@@ -159,6 +159,8 @@ class Tracing:
                 stack.enter_context(reading_rank(self.mode))
                 stack.enter_context(refusing_machine_reads())
                 stack.enter_context(Draws().watching())
+            else:
+                stack.enter_context(_without_mkldnn())
             stack.enter_context(refusing_readings())
             stack.enter_context(going_on())
             yield
@@ -388,6 +390,17 @@ def _output(outputs: list[Any], tensor: torch.Tensor) -> int:
             return i
     outputs.append(tensor)
     return len(outputs) - 1
+
+
+@contextlib.contextmanager
+def _without_mkldnn() -> Any:
+    """A check computes in float64, which the CPU's library for LSTMs does not."""
+    before = torch.backends.mkldnn.enabled
+    torch.backends.mkldnn.set_flags(False, None, None, None)
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.set_flags(before, None, None, None)
 
 
 @contextlib.contextmanager
