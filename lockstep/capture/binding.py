@@ -22,6 +22,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from lockstep._compat import pytree
 from lockstep.capture.refusal import refuse
 from lockstep.errors import CaptureError
+from lockstep.spmd.asked import refuse_deferred
 
 Root: TypeAlias = torch.nn.Module | torch.optim.Optimizer
 CODE = (FunctionType, BuiltinFunctionType, MethodType, type, functools.partial)
@@ -57,9 +58,13 @@ class Step:
 
     Args:
         function: a plain function or a bound method.
+
+    Raises:
+        UsageError: a call of it runs nothing yet, as of a generator.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
+        refuse_deferred(function, "the step")
         self.function = function
         self.name = getattr(function, "__qualname__", type(function).__name__)
         self._leaf_names: dict[tuple[Any, ...], list[str]] = {}
@@ -92,7 +97,7 @@ class Step:
         """Take a call apart.
 
         Raises:
-            TypeError: the arguments do not fit the function, as Python itself says it.
+            TypeError: the arguments do not fit the function, whose name it says.
             CaptureError: the step closes over a tensor.
         """
         leaves, spec = pytree.tree_flatten((args, kwargs))
@@ -111,13 +116,18 @@ class Step:
     def _names(self, args: Any, kwargs: Any, spec: Any) -> list[str]:
         key = (spec, len(args), tuple(kwargs))
         if key not in self._leaf_names:
-            bound = self.signature.bind(*args, **kwargs)
-            order = list(bound.arguments)
+            order = list(self._bound(args, kwargs))
             self._leaf_names[key] = [
                 _leaf_name(path, order, self.signature)
                 for path, _ in pytree.tree_flatten_with_path((args, kwargs))[0]
             ]
         return self._leaf_names[key]
+
+    def _bound(self, args: Any, kwargs: Any) -> dict[str, Any]:
+        try:
+            return self.signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise TypeError(f"{self.name}(): {error}") from None
 
 
 @functools.cache

@@ -7,7 +7,7 @@ a value is taken as the value says, and what NumPy made of a tensor is a constan
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
 from typing import Any
 
 import torch
@@ -109,7 +109,9 @@ class _LiveTracing(Tracing):
         pass
 
     def refuse_return(self, leaf: Any) -> None:
-        pass
+        """Take what Python code may return, but not what has run nothing yet."""
+        if isinstance(leaf, (Awaitable, Generator, AsyncGenerator)):
+            super().refuse_return(leaf)
 
     def _read(self, tensor: torch.Tensor) -> None:
         """Note a gradient, or what comes of one, that Python looks at."""

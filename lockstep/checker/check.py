@@ -16,6 +16,7 @@ import torch
 from lockstep import _compat
 from lockstep.checker import order, randomness
 from lockstep.checker.after import judge_after
+from lockstep.checker.asked import data_of, fitting, mesh_of, pending_of, refuse_seconds
 from lockstep.checker.by_types import judge_by_types
 from lockstep.checker.captured import captured
 from lockstep.checker.finding import Finding, Report
@@ -31,6 +32,7 @@ from lockstep.checker.simulation.simulate import Divergent, Simulation
 from lockstep.checker.verdict import Witnesses, choose, established
 from lockstep.checker.world import World, arguments_of
 from lockstep.errors import UsageError
+from lockstep.spmd.asked import refuse_deferred
 
 
 def check(
@@ -38,7 +40,7 @@ def check(
     make: Callable[[Any], Any],
     *,
     mesh: Mapping[str, int],
-    data: str | tuple[str, ...] = (),
+    data: str | tuple[str, ...] | None = (),
     pending: Mapping[str, str] | None = None,
     repair_s: float = 10.0,
     witnesses: Literal["all", "types"] = "all",
@@ -54,11 +56,13 @@ def check(
         step: a function, with or without a `backward()` of its own; or a module, of which each rank
             gets a copy, called with what `make` returns.
         make: gets the rank's DeviceMesh and returns the step's arguments on that rank: a tuple, or
-            (args, kwargs). Build shards from whole tensors, so that a run on one rank can be
-            compared: `weight.chunk(mesh.size())[mesh.get_rank()]`.
+            (args, kwargs); anything else, a list too, is one argument. Build shards from whole
+            tensors, so that a run on one rank can be compared:
+            `weight.chunk(mesh.size())[mesh.get_rank()]`.
         mesh: axis -> number of ranks, outermost first; 2 or 4 are enough.
         data: axes along which batches differ; ranks that were given the same one get their own.
-        pending: axis -> "sum" or "mean": gradients that something after the step reduces, as DDP.
+        pending: axis -> "ddp mean", "ddp sum", "mean" or "sum": how something after the step
+            reduces the gradients, as DDP.
         repair_s: seconds in which repairs of a finding may be tried out; 0 tries none.
         witnesses: "types" is for sizes that no machine can compute: `make` then makes tensors that
             have a shape and no memory, the step is captured at the origin and its neighbour along
@@ -70,24 +74,25 @@ def check(
 
     Raises:
         CaptureError: the step can neither be captured nor run live, at its line.
-        UsageError: an axis of `data` or `pending` that the mesh lacks; other `witnesses`.
+        UsageError: an argument that cannot be meant; what `make` returns does not fit the step.
 
     Example:
         >>> report = check(lambda x: (x * 2).sum(), lambda mesh: torch.ones(2), mesh={"tp": 2})
         >>> report.ok
         True
     """
-    axes = (data,) if isinstance(data, str) else tuple(data)
-    _known(mesh, axes, pending)
-    step, make = _as_function(step, make)
     if witnesses not in ("all", "types"):
         raise UsageError(f"ls.check: witnesses={witnesses!r}", want='"all" or "types"')
+    mesh = mesh_of(mesh, witnesses)
+    axes, ways = data_of(data, mesh), pending_of(pending, mesh)
+    refuse_seconds(repair_s)
+    step, make = _as_function(step, make)
     if witnesses == "types":
-        return _by_types(step, make, mesh, axes, dict(pending or {}))
+        return _by_types(step, make, mesh, axes, ways)
 
     def examine(edits: Sequence[Edit] = ()) -> tuple[Report, Witnesses]:
         with applied(*edits), _compat.quiet_fake_errors() if edits else nullcontext():
-            return _examined(step, make, mesh, axes, dict(pending or {}))
+            return _examined(step, make, mesh, axes, ways)
 
     report, seen = examine()
     if report.findings and repair_s > 0:
@@ -223,8 +228,11 @@ def _as_function(step: Any, make: Callable[[Any], Any]) -> tuple[Callable[..., A
             f"ls.check: {what} is a {type(step if what == 'step' else make).__name__}",
             want="ls.check(step, make, mesh=...): the step, and what makes its arguments on a rank",
         )
+    plain = inspect.unwrap(step)
+    refuse_deferred(plain, "ls.check: the step")
+    make = fitting(plain, make)
     if not isinstance(step, torch.nn.Module):
-        return _plain_function(step), make
+        return _plain_function(plain), make
     module = step
 
     def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -239,7 +247,6 @@ def _as_function(step: Any, make: Callable[[Any], Any]) -> tuple[Callable[..., A
 
 def _plain_function(step: Callable[..., Any]) -> Callable[..., Any]:
     """What a compiled step was made from; of a partial and other objects, a function that calls."""
-    step = inspect.unwrap(step)
     if isinstance(step, (FunctionType, MethodType)):
         return step
 
@@ -248,19 +255,6 @@ def _plain_function(step: Callable[..., Any]) -> Callable[..., Any]:
 
     call.__qualname__ = getattr(step, "__qualname__", type(step).__qualname__)
     return call
-
-
-def _known(
-    mesh: Mapping[str, int], data: tuple[str, ...], pending: Mapping[str, str] | None
-) -> None:
-    for name in (*data, *(pending or {})):
-        if name not in mesh:
-            raise UsageError(f"ls.check: there is no mesh axis {name}", want=f"one of {list(mesh)}")
-    for name, way in (pending or {}).items():
-        if way not in ("sum", "mean"):
-            raise UsageError(f"ls.check: pending {name}={way!r}", want='"sum" or "mean"')
-    if not mesh or any(size < 1 for size in mesh.values()):
-        raise UsageError(f"ls.check: mesh={dict(mesh)}", want='ranks by axis, such as {"tp": 2}')
 
 
 __all__ = ["Typing", "check", "witnesses"]

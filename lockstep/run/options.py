@@ -11,11 +11,11 @@ from typing import Any
 from lockstep.capture.sizes import Size
 from lockstep.errors import UsageError
 from lockstep.run.dynamic import read_dynamic
+from lockstep.spmd.asked import WAYS, axis_names, way_of, ways_by_axis
 
 BACKENDS = ("graph", "inductor")
 NEW_SHAPES = ("build", "error")
 CHECKS = ("off", "types", "full")  # from the weakest
-PENDING = {"ddp mean": "mean", "ddp sum": "sum", "mean": "mean", "sum": "sum"}
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Options:
     @property
     def reductions(self) -> dict[str, str]:
         """Axis -> "mean" or "sum": what happens to gradients after the step."""
-        return {axis: PENDING[words] for axis, words in self.pending.items()}
+        return {axis: WAYS[words] for axis, words in self.pending.items()}
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -68,25 +68,28 @@ def options(function: Any, **given: Any) -> Options:
     if mesh is not None and not hasattr(mesh, "mesh_dim_names"):
         raise UsageError(f"mesh={mesh!r}", want="a DeviceMesh", fix="mesh=ls.mesh(dp=-1)")
     axes = (mesh.mesh_dim_names or ()) if mesh is not None else None
-    over = (data,) if isinstance(data, str) else tuple(data or ())
+    over = axis_names(data)
     for axis in over:
         if not isinstance(axis, str) or (axes is not None and axis not in axes):
             raise _no_axis(f"data={data!r}", axes)
-    pending: Any = given["pending"] or {}
-    if not isinstance(pending, Mapping):
-        raise UsageError(f"pending={pending!r}", want='ways by axis, as {"dp": "ddp mean"}')
+    pending = ways_by_axis(given["pending"])
     for axis, words in pending.items():
         if axes is None or axis not in axes:
-            raise _no_axis(f"pending={dict(pending)!r}", axes or ())
-        if words not in PENDING:
-            raise UsageError(f"pending: {axis}={words!r}", want=f"one of {', '.join(PENDING)}")
+            raise _no_axis(f"pending={pending!r}", axes or ())
+        way_of(axis, words)
+    _refuse_store(given["store"])
     outside = given["on_new_shape"] or "error"
     given["on_new_shape"] = given["on_new_shape"] or "build"
     for name, known in (("backend", BACKENDS), ("on_new_shape", NEW_SHAPES), ("check", CHECKS)):
         if given[name] not in known:
             raise UsageError(f"{name}={given[name]!r}", want=f"one of {', '.join(known)}")
-    given |= {"data": over, "pending": dict(pending), "outside": outside}
+    given |= {"data": over, "pending": pending, "outside": outside}
     return Options(**{**given, "dynamic": read_dynamic(given["dynamic"])})
+
+
+def _refuse_store(store: Any) -> None:
+    if store is not None and not isinstance(store, (str, os.PathLike)):
+        raise UsageError(f"store={store!r}", want="a directory, or one artifact's file")
 
 
 def _no_axis(what: str, axes: tuple[str, ...] | None) -> UsageError:
