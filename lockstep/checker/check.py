@@ -26,9 +26,10 @@ from lockstep.checker.placement import jitter, own_batches, place
 from lockstep.checker.repair.edits import Edit, applied
 from lockstep.checker.repair.repair import repaired
 from lockstep.checker.simulation import twin
-from lockstep.checker.simulation.gold import Gold
+from lockstep.checker.simulation.gold import AGAIN, Gold
 from lockstep.checker.simulation.locate import locate
 from lockstep.checker.simulation.simulate import Divergent, Simulation
+from lockstep.checker.updates import drifted
 from lockstep.checker.verdict import Witnesses, choose, established
 from lockstep.checker.world import World, arguments_of
 from lockstep.errors import UsageError
@@ -211,6 +212,8 @@ def witnesses(
 
 def _ask_gold(seen: Witnesses, gold: Gold, contradicted: list[Finding]) -> None:
     seen.loss = [*contradicted, *gold.meaning.findings]
+    if gold.problem == AGAIN:
+        seen.after = drifted(gold)
     if gold.problem or not gold.world.ranks[0].notes.roots:
         return
     judged = gold.judge_parameters()

@@ -28,9 +28,11 @@ class Meaning:
 
     Args:
         roots: for each backward() in order.
+        inner: the backwards that give no parameter a gradient, beside others that do.
     """
 
     roots: list[dict[str, str]] = field(default_factory=list)
+    inner: frozenset[int] = frozenset()
     findings: list[Finding] = field(default_factory=list)
     axes: tuple[str, ...] = ()
 
@@ -39,8 +41,13 @@ class Meaning:
         """Of all backwards together: a mean along an axis if one of them is one, and so on."""
         found = dict.fromkeys(self.axes, "same")
         for way in ("sum", "mean"):
-            found |= {a: way for root in self.roots for a, held in root.items() if held == way}
+            found |= {a: way for root in self.outer for a, held in root.items() if held == way}
         return found
+
+    @property
+    def outer(self) -> list[dict[str, str]]:
+        """How the losses combine that parameters get gradients from."""
+        return [root for number, root in enumerate(self.roots) if number not in self.inner]
 
 
 def loss_meaning(sim: Simulation, seen: Values) -> Meaning:
@@ -51,9 +58,9 @@ def loss_meaning(sim: Simulation, seen: Values) -> Meaning:
     Args:
         seen: the values of the traced run.
     """
-    meaning = Meaning(axes=tuple(sim.world.mesh))
+    meaning = Meaning(axes=tuple(sim.world.mesh), inner=inner_roots(sim))
     trace = sim.world.ranks[0]
-    for root, seed in trace.notes.roots:
+    for number, (root, seed) in enumerate(trace.notes.roots):
         row = sim.at[0][root]
         said = claims_behind(sim, row)
         ways = dict.fromkeys(sim.world.mesh, "same")
@@ -62,12 +69,37 @@ def loss_meaning(sim: Simulation, seen: Values) -> Meaning:
             kind = said.get(axis)
             if kind is not None and kind.kind == "P":
                 ways[axis] = kind.factor or "sum"
-            elif not same_along(sim.world, seen[row], axis):
+            elif number not in meaning.inner and not same_along(sim.world, seen[row], axis):
                 if seed is not None:
                     ways[axis] = "sum"
                 elif all(known.axis != axis for known in meaning.findings):
                     meaning.findings.append(_undeclared(sim, row, axis))
     return meaning
+
+
+def inner_roots(sim: Simulation) -> frozenset[int]:
+    """The backwards that reach no parameter, as of a penalty on the gradient by an input.
+
+    They run one after the other, so what one reaches lies before where the next begins.
+    """
+    at, trace = sim.at[0], sim.world.ranks[0]
+    rows = zip(sim.inputs, trace.graph.inputs, strict=True)
+    held = {sim.rows[row][0] for row, spec in rows if spec.kind == "param"}
+    reached = [at[b] for f, backs in trace.notes.cotangents.items() if f in held for b in backs]
+    starts: list[int] = []
+    for root, _ in trace.notes.roots:
+        seeds = [at[user] for user in root.users if op_name(user) == "aten.ones_like"]
+        seeds = [row for row in seeds if row > max(starts, default=-1)]
+        if not seeds:
+            return frozenset()  # begun by a seed of its own
+        starts.append(min(seeds))
+    ends = [*starts, len(sim.rows)][1:]
+    inner = [
+        number
+        for number, (start, end) in enumerate(zip(starts, ends, strict=True))
+        if not any(start < row < end for row in reached)
+    ]
+    return frozenset(inner) if len(inner) < len(starts) else frozenset()
 
 
 def claims_behind(sim: Simulation, row: int) -> dict[str, Type]:

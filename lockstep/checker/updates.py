@@ -55,3 +55,9 @@ def drifting(gold: Gold, name: str) -> Finding | None:
         fix=f"add up the gradient over {apart[0]} before this line",
         witness="after",
     )
+
+
+def drifted(gold: Gold) -> list[Finding]:
+    """The first parameter whose copies the step has made differ, where no gradient is known."""
+    found = (drifting(gold, name) for name in gold.parameters if gold.updated(name))
+    return [finding for finding in found if finding is not None][:1]

@@ -31,6 +31,7 @@ from lockstep.checker.simulation.simulate import Patch, Simulation, Values
 
 Kinds = dict[str, str]  # axis -> "whole", "partial" or "own"
 NOT_EXERCISED = "not exercised"
+AGAIN = "no true gradients: the step differentiates again after it has changed or used gradients"
 
 
 @dataclass
@@ -76,8 +77,15 @@ class Gold:
             for row, spec in zip(sim.inputs, self.world.ranks[0].graph.inputs, strict=True)
             if spec.kind == "param" and spec.requires_grad
         }
-        if self.world.ranks[0].notes.roots:
+        if self._again():
+            self.problem = AGAIN
+        elif self.world.ranks[0].notes.roots:
             self._differentiate()
+
+    def _again(self) -> bool:
+        """Whether a loss is made of gradients, or of what they changed: no forward has it."""
+        at, notes = self.sim.at[0], self.world.ranks[0].notes
+        return any(self.sim.phase[at[root]] not in ("input", "forward") for root, _ in notes.roots)
 
     # -- the true gradients
 
@@ -146,7 +154,9 @@ class Gold:
         """What all ranks' backward() differentiate together: sums over axes of partial losses."""
         total: torch.Tensor | None = None
         roots = zip(self.world.ranks[0].notes.roots, self.meaning.roots, strict=True)
-        for (root, seed), ways in roots:
+        for number, ((root, seed), ways) in enumerate(roots):
+            if number in self.meaning.inner:
+                continue
             share = 1.0
             for axis, way in ways.items():
                 share /= self.world.mesh[axis] if way == "same" else 1

@@ -18,7 +18,7 @@ from lockstep.checker.loss import miscounted, total
 from lockstep.checker.placement import jitter
 from lockstep.checker.simulation.compare import relation, same
 from lockstep.checker.simulation.frontier import Frontier, explained, frontier
-from lockstep.checker.simulation.gold import Gold
+from lockstep.checker.simulation.gold import AGAIN, Gold
 from lockstep.checker.simulation.matching import Map, index_map
 from lockstep.checker.simulation.simulate import Divergent, Simulation, Values
 from lockstep.checker.updates import writes_of
@@ -83,6 +83,8 @@ def beside(world: World, gold: Gold, one: World) -> Twin:
         results = single.run(single.feed(), seen=whole)
     except (RuntimeError, Divergent) as error:
         return Twin(why_not=f"its replay fails: {str(error).splitlines()[0]}")
+    if _other_parts(gold, many, single, seen, whole):
+        return Twin(why_not="each of its updates is by another part of the batch there")
     return _compare(gold, many, single, (seen, values), (whole, results), maps)
 
 
@@ -151,8 +153,7 @@ def _compare_losses(
     gold: Gold, many: Simulation, single: Simulation, seen: Values, whole: Values, twin: Twin
 ) -> list[int]:
     """The rows of losses that are not what one rank computes; without a loss, of the results."""
-    ours = [many.at[0][node] for node, _ in many.world.ranks[0].notes.roots]
-    theirs = [single.at[0][node] for node, _ in single.world.ranks[0].notes.roots]
+    ours, theirs = ([sim.at[0][node] for node in _roots(gold, sim)] for sim in (many, single))
     if not ours:
         return _compare_results(many, single, seen, whole, twin)
     results = [whole[partner][0].numel() > 1 for partner in theirs]
@@ -162,12 +163,32 @@ def _compare_losses(
         return [row for row, b in pairs if not explained(many.world, seen[row], whole[b][0])]
     # Of several backwards only the sum counts: ranks may share out their batches otherwise.
     twin.compared.append("the loss")
-    ways = gold.meaning.roots
+    ways = gold.meaning.outer
     expected = sum((whole[b][0] for b in theirs[1:]), whole[theirs[0]][0])
     if all(same(t, expected) for t in total(many.world, [seen[row] for row in ours], ways)):
         return []
     twin.miscounted = miscounted(many, ours, seen, ways, expected)
     return ours
+
+
+def _roots(gold: Gold, sim: Simulation) -> list[Any]:
+    roots = enumerate(sim.world.ranks[0].notes.roots)
+    return [node for number, (node, _) in roots if number not in gold.meaning.inner]
+
+
+def _other_parts(
+    gold: Gold, many: Simulation, single: Simulation, seen: Values, whole: Values
+) -> bool:
+    """Whether the ranks' first steps are on other parts of the batch than one rank's first step.
+
+    Two steps on halves of each rank's batch are not two on the halves of the whole batch.
+    """
+    ours, theirs = ([sim.at[0][node] for node in _roots(gold, sim)] for sim in (many, single))
+    ways = gold.meaning.outer
+    if gold.problem != AGAIN or len(ours) < 2 or not theirs or set(ways[0].values()) == {"same"}:
+        return False
+    first = total(many.world, [seen[ours[0]]], ways[:1])
+    return not all(same(value, whole[theirs[0]][0]) for value in first)
 
 
 def _compare_results(

@@ -1,0 +1,72 @@
+"""Steps that differentiate again, or change gradients on their way: the twin decides for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import lockstep as ls
+from lockstep.checker.finding import Report
+
+
+def make(mesh: Any) -> tuple[nn.Module, torch.Tensor]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    return model, torch.randn(8, 4).chunk(mesh.size())[mesh.get_rank()]
+
+
+def report(step: Callable[..., Any]) -> Report:
+    return ls.check(step, make, mesh={"dp": 2}, data="dp", repair_s=0)
+
+
+def codes(step: Callable[..., Any]) -> list[str]:
+    return [finding.code for finding in report(step).findings]
+
+
+def taken(model: nn.Module, loss: torch.Tensor, reduce: bool = True) -> torch.Tensor:
+    loss = ls.loss(loss, dp="mean")
+    loss.backward()
+    if reduce:
+        ls.reduce_grads(model, dp="mean")
+    return loss
+
+
+def penalized(reduce: bool) -> Callable[..., Any]:
+    def step(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        x = x.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+        return taken(model, model(x).square().mean() + slope.square().mean(), reduce)
+
+    return step
+
+
+def stepping(reduce: bool) -> Callable[..., Any]:
+    def step(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        for number, part in enumerate(x.chunk(2)):
+            loss = taken(model, model(part).square().mean(), reduce or number > 0)
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.sub_(parameter.grad, alpha=0.1)
+                    parameter.grad = None
+        return loss
+
+    return step
+
+
+@pytest.mark.parametrize("of", [penalized, stepping])
+def test_a_step_that_differentiates_again_passes_without_true_gradients(of: Callable[..., Any]):
+    found = report(of(True))
+    assert found.ok, str(found)
+    assert "differentiates again" in "\n".join(found.established)
+
+
+def test_a_penalty_whose_gradients_are_not_reduced_is_found():
+    assert codes(penalized(False))
+
+
+def test_copies_that_an_update_sets_apart_are_found_without_true_gradients():
+    assert codes(stepping(False)) == ["LS550"]
