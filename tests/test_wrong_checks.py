@@ -110,3 +110,9 @@ def test_right_words_pass() -> None:
     assert check(lambda xs: xs[0].sum(), make=lambda mesh: list(make(mesh))).ok
     assert check(torch.nn.Linear(2, 1), make=lambda mesh: torch.ones(2)).ok
     assert check(mesh={"dp": 128}, witnesses="types").ok
+
+
+def test_a_hook_may_give_a_module_its_arguments() -> None:
+    linear = torch.nn.Linear(2, 1)
+    linear.register_forward_pre_hook(lambda module, args: (torch.ones(2),))
+    assert check(linear, make=lambda mesh: ()).ok

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from lockstep import _compat
 from lockstep.checker.world import arguments_of
 from lockstep.errors import UsageError
 from lockstep.spmd.asked import axis_names, refuse_deferred, way_of, ways_by_axis
@@ -148,7 +149,7 @@ def _taken(step: Any) -> inspect.Signature | None:
     """What a step takes; a module's hooks may change what its `forward` is given."""
     if not isinstance(step, torch.nn.Module):
         return _signature(step)
-    return None if step._forward_pre_hooks else _signature(step.forward)
+    return None if any(_compat.hook_tables(step)) else _signature(step.forward)
 
 
 def _signature(function: Any) -> inspect.Signature | None:

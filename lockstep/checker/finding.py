@@ -130,6 +130,10 @@ class Report:
             parts.append(_listed("no type rule for", named))
         return "\n".join(part for part in parts if part)
 
+    def __repr__(self) -> str:
+        """The text, as `assert report.ok, report` shows it."""
+        return str(self) or "nothing found, nothing established"
+
     def _tried_text(self) -> str:
         if not self.tried:
             return ""

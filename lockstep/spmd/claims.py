@@ -160,7 +160,8 @@ def typed(x: torch.Tensor, **types: Type) -> torch.Tensor:
         `x` itself; no node is left in a captured graph, and nothing on the tensor.
 
     Raises:
-        UsageError: only while checking: an unknown axis, no type, or a shard of no dimension of x.
+        UsageError: only while checking: x is no tensor, an unknown axis, no type, or a shard of no
+            dimension of x.
 
     Example:
         >>> w = torch.ones(4, 2)
@@ -176,11 +177,13 @@ def claim(x: torch.Tensor, types: Mapping[str, Type], place: Place, what: str) -
     """Note a claim if this thread is being recorded.
 
     Raises:
-        UsageError: an unknown axis, no type, or a shard of a dimension that the tensor lacks.
+        UsageError: no tensor, an unknown axis, no type, or a shard of a dimension that it lacks.
     """
     said = recorder()
     if said is None:
         return
+    if not isinstance(x, torch.Tensor):
+        raise _no_tensor(x, place, what)
     for axis, kind in types.items():
         axis_named(axis)
         checked_type(kind, f"{what}, {axis}")
@@ -191,6 +194,17 @@ def claim(x: torch.Tensor, types: Mapping[str, Type], place: Place, what: str) -
                 want=f"S(0) to S({x.dim() - 1})" if x.dim() else "no S: it is a scalar",
             )
     said.claims.append(Claim(x, dict(types), place, what))
+
+
+def _no_tensor(x: object, place: Place, what: str) -> UsageError:
+    return UsageError(
+        f"{what} takes a Tensor",
+        where=f"{place.file}:{place.line}",
+        got=f"a {type(x).__name__}",
+        fix='ls.type_parameters(model, {"*": {"dp": ls.R}})'
+        if isinstance(x, torch.nn.Module)
+        else None,
+    )
 
 
 @overload
@@ -211,7 +225,7 @@ def intended(function: Callable[..., Any] | None = None, *, reason: str) -> Any:
         A function that does the same.
 
     Raises:
-        UsageError: the reason is empty.
+        UsageError: the reason is empty or no text, or there is nothing to call.
 
     Example:
         >>> twice = intended(lambda x: x * 2, reason="an example")
@@ -220,8 +234,14 @@ def intended(function: Callable[..., Any] | None = None, *, reason: str) -> Any:
     """
     if function is None:
         return functools.partial(intended, reason=reason)
-    if not reason.strip():
-        raise UsageError("ls.intended needs a reason", fix='reason="straight-through estimator"')
+    if not callable(function):
+        raise UsageError("ls.intended takes a function", got=f"a {type(function).__name__}")
+    if not isinstance(reason, str) or not reason.strip():
+        raise UsageError(
+            "ls.intended needs a reason",
+            got=None if isinstance(reason, str) else repr(reason),
+            fix='reason="straight-through estimator"',
+        )
 
     @functools.wraps(function)
     def same(*args: Any, **kwargs: Any) -> Any:

@@ -193,7 +193,7 @@ def axis(name: str) -> Axis:
     if name not in _axes:
         raise UsageError(
             f"there is no mesh axis {name}",
-            got=name,
+            got=str(name),
             want=f"one of {sorted(_axes) or 'none: no mesh was made yet'}",
             fix=f"ls.mesh({name}=-1) before the first use",
         )

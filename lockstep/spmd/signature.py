@@ -61,7 +61,8 @@ def signature(function: Callable[Args, Result]) -> Callable[Args, Result]:
         A function that does the same.
 
     Raises:
-        UsageError: no annotation is an `ls.T[...]`; while checking, one that can't be read.
+        UsageError: no function, or no annotation is an `ls.T[...]`; while checking, one that can't
+            be read.
 
     Example:
         >>> @signature
@@ -70,6 +71,12 @@ def signature(function: Callable[Args, Result]) -> Callable[Args, Result]:
         >>> double(torch.ones(1)).item()
         2.0
     """
+    if not callable(function) or not hasattr(function, "__qualname__"):
+        raise UsageError(
+            "ls.signature takes a function",
+            got=repr(function),
+            fix='@ls.signature above def f(x: ls.T["tp: I"]) -> ls.T["tp: I"]',
+        )
     written = inspect.get_annotations(function)
     if not any(_is_typed(note) for note in written.values()):
         raise UsageError(
@@ -155,8 +162,9 @@ def type_parameters(model: torch.nn.Module, patterns: Mapping[str, Mapping[str, 
         patterns: pattern -> axis -> type.
 
     Raises:
-        UsageError: a pattern that matches nothing, with names close to it; an unknown axis, no
-            type, or a shard of a dimension that the parameter lacks. Then nothing was changed.
+        UsageError: no module, or no patterns; a pattern that matches nothing, with names close to
+            it; an unknown axis, no type, or a shard of a dimension that the parameter lacks. Then
+            nothing was changed.
 
     Example:
         >>> model = torch.nn.Linear(2, 2)
@@ -166,6 +174,7 @@ def type_parameters(model: torch.nn.Module, patterns: Mapping[str, Mapping[str, 
           want one of the model's 2 names
           fix  'weight'
     """
+    _refuse_wrong(model, patterns)
     named = dict(model.named_parameters(remove_duplicate=False))
     found: dict[str, dict[str, Type]] = {}
     for pattern, types in patterns.items():
@@ -177,6 +186,17 @@ def type_parameters(model: torch.nn.Module, patterns: Mapping[str, Mapping[str, 
             found.setdefault(name, {}).update(types)
     for name, more in found.items():
         setattr(named[name], ATTRIBUTE, types_of(named[name]) | more)
+
+
+def _refuse_wrong(model: object, patterns: object) -> None:
+    want = 'axis -> type by pattern, as {"*.weight": {"tp": ls.S(0)}}'
+    if not isinstance(model, torch.nn.Module):
+        raise UsageError("ls.type_parameters takes a Module", got=f"a {type(model).__name__}")
+    if not isinstance(patterns, Mapping):
+        raise UsageError(f"ls.type_parameters: patterns={patterns!r}", want=want)
+    for pattern, types in patterns.items():
+        if not isinstance(pattern, str) or not isinstance(types, Mapping):
+            raise UsageError(f"ls.type_parameters: {pattern!r}: {types!r}", want=want)
 
 
 def types_of(parameter: torch.Tensor) -> dict[str, Type]:

@@ -32,7 +32,8 @@ def weighted_mean(losses: torch.Tensor, weights: torch.Tensor, *axes: str) -> to
         `ls.all_reduce(loss.detach(), "dp", src=ls.P, dst=ls.R)`.
 
     Raises:
-        UsageError: no axis, an unknown one, or weights that do not fit the losses.
+        UsageError: no axis, an unknown one, one twice; no tensors, or weights that do not fit the
+            losses.
 
     Example:
         >>> import lockstep as ls
@@ -41,10 +42,7 @@ def weighted_mean(losses: torch.Tensor, weights: torch.Tensor, *axes: str) -> to
         >>> ls.weighted_mean(losses, weights, "dp").item()
         2.0
     """
-    if not axes:
-        raise UsageError("ls.weighted_mean needs an axis", fix='ls.weighted_mean(..., "dp")')
-    for name in axes:
-        axis(name)
+    _refuse_wrong(losses, weights, axes)
     weights = _fitted(losses, weights.detach())
     count = weights.sum()
     for name in axes:
@@ -54,6 +52,28 @@ def weighted_mean(losses: torch.Tensor, weights: torch.Tensor, *axes: str) -> to
         place = claims.Place.of(sys._getframe(1))
         claims.claim(share, dict.fromkeys(axes, P), place, "ls.weighted_mean")
     return share
+
+
+def _refuse_wrong(losses: object, weights: object, axes: tuple[str, ...]) -> None:
+    for what, value in (("losses", losses), ("weights", weights)):
+        if not isinstance(value, torch.Tensor):
+            raise UsageError(
+                f"ls.weighted_mean: the {what} are no tensor", got=f"a {type(value).__name__}"
+            )
+    if not axes:
+        raise UsageError("ls.weighted_mean needs an axis", fix='ls.weighted_mean(..., "dp")')
+    for name in axes:
+        if not isinstance(name, str):
+            raise UsageError(
+                f"ls.weighted_mean: {name!r} is no mesh axis", want='names of axes, such as "dp"'
+            )
+        axis(name)
+    if len(set(axes)) < len(axes):
+        raise UsageError(
+            "ls.weighted_mean: an axis is named twice",
+            got=", ".join(axes),
+            want="each axis once",
+        )
 
 
 def _fitted(losses: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
