@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 import lockstep as ls
@@ -70,3 +71,54 @@ def test_a_penalty_whose_gradients_are_not_reduced_is_found():
 
 def test_copies_that_an_update_sets_apart_are_found_without_true_gradients():
     assert codes(stepping(False)) == ["LS550"]
+
+
+def changing(change: Callable[..., Any], reduce: bool = True) -> Callable[..., Any]:
+    def step(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        loss = taken(model, model(x).square().mean(), reduce)
+        change(model)
+        return loss
+
+    return step
+
+
+def decay(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        parameter.grad.add_(parameter.detach(), alpha=0.01)
+
+
+def clip(model: nn.Module) -> None:
+    nn.utils.clip_grad_value_(model.parameters(), 0.01)
+
+
+def divide(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        parameter.grad.div_(dist.get_world_size())
+
+
+@pytest.mark.parametrize("change", [decay, clip])
+def test_what_is_done_to_whole_gradients_on_every_mesh_alike_is_no_fault(change: Any):
+    assert report(changing(change)).ok
+    assert codes(changing(change, reduce=False))
+
+
+def test_a_factor_of_the_mesh_in_what_is_done_to_gradients_is_found():
+    assert codes(changing(divide)) == ["LS551"]
+
+
+def apart(reduce: bool) -> Callable[..., Any]:
+    def step(model: nn.Module, x: torch.Tensor) -> Any:
+        hidden = model[0](x).tanh()
+        first = ls.loss(hidden.square().mean(), dp="mean")
+        last = ls.loss(model[2](hidden).square().mean(), dp="mean")
+        first.backward(inputs=list(model[0].parameters()), retain_graph=True)
+        last.backward(inputs=list(model[2].parameters()))
+        ls.reduce_grads(model if reduce else model[2], dp="mean")
+        return first, last
+
+    return step
+
+
+def test_losses_that_each_serve_their_own_parameters_are_no_wrong_backward():
+    assert report(apart(True)).ok
+    assert codes(apart(False))

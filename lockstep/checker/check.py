@@ -30,7 +30,7 @@ from lockstep.checker.simulation.gold import AGAIN, Gold
 from lockstep.checker.simulation.locate import locate
 from lockstep.checker.simulation.simulate import Divergent, Simulation
 from lockstep.checker.updates import drifted
-from lockstep.checker.verdict import Witnesses, choose, established
+from lockstep.checker.verdict import Witnesses, choose, clear, established
 from lockstep.checker.world import World, arguments_of
 from lockstep.errors import UsageError
 from lockstep.spmd.asked import refuse_deferred
@@ -206,6 +206,7 @@ def witnesses(
         seen.undecided += open_
     with report.timed("twin"):
         seen.twin = twin_of(gold)
+    clear(seen)
     seen.undecided = list(dict.fromkeys(seen.undecided))
     return seen
 

@@ -53,6 +53,27 @@ class Witnesses:
         return bool(self.twin.why_not and self.typing.findings)
 
 
+# What says that a gradient is no derivative, and not where a reduction is missing.
+_NO_DERIVATIVE = ("LS532", "LS539", "LS551")
+
+
+def clear(seen: Witnesses) -> None:
+    """Drop that gradients are no derivative where they are those of one rank.
+
+    What a step does to its gradients, as clipping them or adding decay, is its own affair if it is
+    the same function on every mesh. And of several losses gold does not know which was to reach
+    which parameter.
+    """
+    if seen.gold is None or seen.twin.why_not or seen.twin.findings:
+        return
+    wrong = [name for name, judged in seen.judged.items() if judged.wrong]
+    if not all(f"the gradient of {name}" in seen.twin.compared for name in wrong):
+        return
+    seen.after = [found for found in seen.after if found.code != "LS551"]
+    if len(seen.gold.meaning.outer) > 1:
+        seen.backward = [found for found in seen.backward if found.code not in _NO_DERIVATIVE]
+
+
 def choose(seen: Witnesses) -> list[Finding]:
     """The findings to print, the most telling first; none where the step is right.
 
