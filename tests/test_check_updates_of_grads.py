@@ -122,3 +122,33 @@ def apart(reduce: bool) -> Callable[..., Any]:
 def test_losses_that_each_serve_their_own_parameters_are_no_wrong_backward():
     assert report(apart(True)).ok
     assert codes(apart(False))
+
+
+def returning(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    loss = ls.loss(model(x).square().mean(), dp="mean")
+    return [grad / 2 for grad in torch.autograd.grad(loss, list(model.parameters()))]
+
+
+def forgetting(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    loss = taken(model, model(x).square().mean())
+    model[0].weight.grad = None
+    return loss
+
+
+def test_returned_gradients_are_left_open_and_one_that_is_lost_is_found():
+    found = report(returning)
+    assert found.ok and any("sets no .grad" in line for line in found.undecided), str(found)
+    assert codes(forgetting) == ["LS551"]
+
+
+def begun(mesh: Any) -> tuple[nn.Module, torch.Tensor]:
+    model, x = make(mesh)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    return model, x
+
+
+@pytest.mark.parametrize("reduce", [True, False])
+def test_gradients_from_before_the_step_are_no_fault(reduce: bool):
+    step = changing(lambda model: None, reduce)
+    assert ls.check(step, begun, mesh={"dp": 2}, data="dp", repair_s=0).ok == reduce

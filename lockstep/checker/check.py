@@ -219,6 +219,10 @@ def _ask_gold(seen: Witnesses, gold: Gold, contradicted: list[Finding]) -> None:
         return
     judged = gold.judge_parameters()
     seen.judged = judged
+    if any(judgement.returned for judgement in judged.values()):
+        seen.undecided.append(
+            "gradients: what the step does with them is its own, it sets no .grad"
+        )
     if not seen.loss:
         seen.after, known = judge_after(gold, judged)
         seen.backward = locate(gold, known)

@@ -115,11 +115,15 @@ def jitter(world: World, placement: Placement, scale: float = 0.1) -> None:
 
     The noise of an element is a function of its value, so that what is equal stays equal, on this
     mesh and on any other. Elements of constant tensors get theirs by their place in the whole
-    tensor, where the layout was said.
+    tensor, where the layout was said. Gradients that were there before the step are zero: they
+    hold what earlier steps left, and the loss of this one says nothing of them.
     """
     first = placement.placed is None
     placement.placed = placement.placed or set()
     for at, spec in enumerate(world.ranks[0].graph.inputs):
+        if spec.kind == "grad":
+            for trace in world.ranks:
+                trace.inputs[at] = torch.zeros_like(trace.inputs[at])
         if spec.kind != "param" or not world.ranks[0].inputs[at].is_floating_point():
             continue
         values = [trace.inputs[at] for trace in world.ranks]

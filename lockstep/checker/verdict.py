@@ -142,7 +142,8 @@ def established(world: World, seen: Witnesses, pending: dict[str, str]) -> list[
     if seen.unknown:
         lines.append(f"gradients: {seen.unknown}")
     changed = [name for name, j in seen.judged.items() if j.updated]
-    right = [n for n, j in seen.judged.items() if not j.wrong and j.exercised and not j.updated]
+    other = {n for n, j in seen.judged.items() if j.updated or j.returned or not j.exercised}
+    right = [n for n, j in seen.judged.items() if not j.wrong and n not in other]
     if right and not (seen.loss or seen.twin.loss_differs):
         lines.append(
             f"gradients: {len(right)} of {len(seen.judged)} parameters' are the derivative"

@@ -40,6 +40,7 @@ class Judged:
 
     Args:
         updated: the step changed the parameter by itself, and left it without a gradient.
+        returned: the step sets no `.grad` at all, so what it makes of its gradients is not known.
     """
 
     wrong: str = ""
@@ -47,6 +48,7 @@ class Judged:
     exercised: bool = True
     clipped: bool = False
     updated: bool = False
+    returned: bool = False
 
 
 def _copies_for_the_backward() -> Any:
@@ -280,8 +282,11 @@ class Gold:
         if held is None:
             if is_zero(true):
                 return Judged(exercised=False)
-            gone = self.updated(name)
-            return Judged(updated=True) if gone else Judged("missing: .grad is None")
+            if self.updated(name):
+                return Judged(updated=True)
+            if not any(self.world.ranks[0].grads.values()) and self._asked_for(name):
+                return Judged(returned=True)
+            return Judged("missing: .grad is None")
         if any(h.shape != t.shape for h, t in zip(held, true, strict=True)):
             return Judged(relation(held[0], true[0]))
         if self._from_others(name):
@@ -298,6 +303,10 @@ class Gold:
             return Judged(exercised=not is_zero(true))
         partial = self._partial_on(held, true, tied)
         return Judged(relation(held[wrong[0]], true[wrong[0]]), partial)
+
+    def _asked_for(self, name: str) -> bool:
+        """Whether a backward made a gradient for a parameter."""
+        return bool(self._raw_rows.get(self.parameters[name]))
 
     def _partial_on(
         self, held: list[torch.Tensor], true: list[torch.Tensor], tied: list[str]
