@@ -29,7 +29,8 @@ def test_the_odd_rank_is_named_with_the_field_and_both_values():
         "  got  inputs.x f32[4, 16] on rank 2\n"
         "  want inputs.x f32[8, 16] on ranks 0, 1, 3\n"
         "  why  one program runs on every rank, so all must ask for the same one\n"
-        "  fix  give every rank the same shapes: for batch, weights in ls.even_batches(loader, mesh)"
+        "  fix  give every rank the same shapes: "
+        "for batch, weights in ls.even_batches(loader, mesh)"
     )
 
 
