@@ -187,8 +187,8 @@ def unknown_int(low: int, high: int) -> Any:
 
 def expression(number: Any) -> Any:
     """The formula behind a number of the trace; None for one that has none, as an int."""
-    node = getattr(number, "node", None)
-    return getattr(node, "expr", None)
+    numbers = (torch.SymInt, torch.SymFloat, torch.SymBool)
+    return number.node.expr if isinstance(number, numbers) else None
 
 
 def surely(condition: Any) -> bool:
