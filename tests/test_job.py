@@ -62,7 +62,7 @@ def test_a_job_tells_its_code_output_and_seconds():
 def test_a_job_at_its_limit_is_ended_with_all_its_processes(tmp_path, monkeypatch):
     monkeypatch.setattr("lockstep.report.job._PATIENCE_S", 0.2)
     outcome = run_job(
-        [sys.executable, "-c", STUBBORN, str(tmp_path / "pids")], dict(os.environ), 2.0
+        [sys.executable, "-c", STUBBORN, str(tmp_path / "pids")], dict(os.environ), 6.0
     )
     assert outcome.code is None
     assert outcome.output == "started\n"
