@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 import lockstep as ls
@@ -59,9 +60,17 @@ def test_a_list_of_gradients_is_clipped_by_one_norm(clip, live):
     assert [finding.code for finding in wrong.findings] == ["LS553"]
 
 
-def test_a_list_that_is_scaled_by_too_much_is_found():
+def test_a_list_that_is_averaged_again_is_found():
+    def averaged(model: nn.Module) -> None:
+        torch._foreach_mul_([p.grad for p in model.parameters()], 1 / dist.get_world_size())
+
+    report = ls.check(training(True, False, averaged), make, mesh={"dp": 2}, data="dp", repair_s=0)
+    assert report.findings and report.unknown_ops == {}
+
+
+def test_a_list_that_is_scaled_alike_on_every_mesh_is_the_users_own():
     def halved(model: nn.Module) -> None:
         torch._foreach_mul_([p.grad for p in model.parameters()], 0.5)
 
     report = ls.check(training(True, False, halved), make, mesh={"dp": 2}, data="dp", repair_s=0)
-    assert report.findings and report.unknown_ops == {}
+    assert report.ok, report
