@@ -43,7 +43,7 @@ def row(nodes, **seconds):
 
 def linear(**late):
     """Depths whose seconds grow as their nodes do, but for some parts of the last one."""
-    return {2: row(100), 4: row(200), 8: row(400), 16: row(800, **late)}
+    return {2: [row(100)], 4: [row(200)], 8: [row(400)], 16: [row(800, **late)]}
 
 
 def test_what_grows_as_the_nodes_do_holds():
@@ -65,7 +65,7 @@ def test_what_grows_faster_fails_alone():
 def test_a_part_that_takes_no_time_is_not_judged():
     found = linear()
     for layers, seconds in ((2, 1e-5), (4, 1e-5), (8, 1e-5), (16, 1e-2)):
-        found[layers][1]["randomness"] = seconds
+        found[layers][0][1]["randomness"] = seconds
     lines = check_cost.judge(found)
     assert [holds for holds, _ in lines] == [True] * len(PARTS)
     assert not any(text.startswith("randomness") for _, text in lines)
@@ -73,13 +73,23 @@ def test_a_part_that_takes_no_time_is_not_judged():
 
 def test_a_last_doubling_that_is_too_much_fails_whatever_the_first_one_cost():
     found = linear()
-    found[2][1]["types"] = 10.0
-    found[16][1]["types"] = 1.2
+    found[2][0][1]["types"] = 10.0
+    found[16][0][1]["types"] = 1.2
     lines = dict((text.partition(":")[0], holds) for holds, text in check_cost.judge(found))
     assert not lines["types"]
 
 
-def test_depths_take_turns_and_the_least_counts():
+def test_a_machine_that_is_faster_for_a_while_changes_nothing():
+    usual, fast = linear(), linear(gold=1.6)
+    for rows in fast.values():  # twice as fast, in a turn of its own
+        rows[0][1].update({part: value / 2 for part, value in rows[0][1].items()})
+    found = {depth: [*usual[depth], *fast[depth], *usual[depth]] for depth in usual}
+    assert all(holds for holds, _ in check_cost.judge(found))
+    found = {depth: [*usual[depth], *fast[depth], *fast[depth]] for depth in usual}
+    assert [text[:4] for holds, text in check_cost.judge(found) if not holds] == ["gold"]
+
+
+def test_depths_take_turns():
     order = []
     times = {1: iter([9.0, 1.0, 7.0, 2.0]), 2: iter([4.0, 4.0, 4.0])}
 
@@ -89,7 +99,7 @@ def test_depths_take_turns_and_the_least_counts():
 
     found = check_cost.in_turn(check, [1, 2], repeat=3)
     assert order == [1, 1, 2, 2, 1, 1, 2]
-    assert (found[1][0], found[1][1]["gold"]) == (10, 1.0)
+    assert [seconds["gold"] for _, seconds in found[1]] == [1.0, 7.0, 2.0]
 
 
 @pytest.fixture(scope="module")
