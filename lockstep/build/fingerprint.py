@@ -75,6 +75,11 @@ def digest(fields: Fields) -> str:
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
+def file_of(fields: Fields) -> str:
+    """The name of the file that holds a fingerprint's artifact in a store."""
+    return f"{digest(fields)[:32]}.lockstep"
+
+
 def differences(wanted: Fields, got: Fields) -> list[tuple[str, Any, Any]]:
     """Every field in which two fingerprints differ: (field, wanted, got), "-" where missing."""
     names = sorted({*wanted, *got})
@@ -131,6 +136,8 @@ def show(value: Any, depth: int = 0) -> Any:
         return sorted(repr(show(v, depth + 1)) for v in value)
     if isinstance(value, torch.device):
         return value.type
+    if isinstance(value, slice):
+        return {part: show(getattr(value, part), depth + 1) for part in ("start", "stop", "step")}
     if isinstance(value, (torch.Size, *WRITTEN)):
         return repr(value)
     if isinstance(value, functools.partial) and depth < 4:
@@ -141,6 +148,9 @@ def show(value: Any, depth: int = 0) -> Any:
     fields = getattr(type(value), "__dataclass_fields__", None)
     if fields is not None and depth < 4:
         return {name: show(getattr(value, name, None), depth + 1) for name in fields}
+    if type(value).__qualname__ == "FakeTensor":  # of a set-up without values: told as if real
+        kind: type = torch.nn.Parameter if isinstance(value, torch.nn.Parameter) else torch.Tensor
+        return f"<{kind.__module__}.{kind.__qualname__}>"
     held = (torch.nn.Module, torch.optim.Optimizer, torch.Tensor)  # told by fields of their own
     if depth < 2 and hasattr(value, "__dict__") and not isinstance(value, held):
         plain = {k: v for k, v in vars(value).items() if _is_plain(v) and not k.startswith("_")}

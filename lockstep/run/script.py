@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import runpy
 import socket
@@ -18,9 +19,11 @@ from lockstep import _compat
 from lockstep.capture.hooks import swapped
 from lockstep.run import edited
 
+MOST_ON_NODE = 8  # ranks of a node, as a script that asks for its local rank sees them
 
-def run_script(path: Path, arguments: Sequence[str], world: int) -> None:
-    """Run a script as `python PATH ARGUMENTS` under torchrun would, as rank 0 of a world.
+
+def run_script(path: Path, arguments: Sequence[str], world: int, rank: int = 0) -> None:
+    """Run a script as `python PATH ARGUMENTS` under torchrun would, as one rank of a world.
 
     Whatever it asks for, its process group is of this process alone: one real rank, or of several
     the only one, whose collectives give back what they get.
@@ -29,12 +32,13 @@ def run_script(path: Path, arguments: Sequence[str], world: int) -> None:
         path: the script; it sees itself as `__main__`.
         arguments: its own.
         world: the number of ranks that it sees.
+        rank: its own.
 
     Raises:
         Whatever the script raises.
     """
-    os.environ.update(_torchrun_environment(world))
-    with _own_group(world):
+    os.environ.update(_torchrun_environment(world, rank))
+    with _own_group(world, rank):
         _run(path, arguments)
 
 
@@ -73,19 +77,20 @@ def _run(path: Path, arguments: Sequence[str], texts: Mapping[str, str] | None =
             runpy.run_path(str(path), run_name="__main__")
 
 
-def _torchrun_environment(world: int) -> dict[str, str]:
+def _torchrun_environment(world: int, rank: int) -> dict[str, str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    local = world if world <= MOST_ON_NODE else math.gcd(world, MOST_ON_NODE)
     return {
-        "RANK": "0",
-        "LOCAL_RANK": "0",
-        "GROUP_RANK": "0",
-        "ROLE_RANK": "0",
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank % local),
+        "GROUP_RANK": str(rank // local),
+        "ROLE_RANK": str(rank),
         "WORLD_SIZE": str(world),
-        "LOCAL_WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(local),
         "ROLE_WORLD_SIZE": str(world),
-        "GROUP_WORLD_SIZE": "1",
+        "GROUP_WORLD_SIZE": str(world // local),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "TORCHELASTIC_RESTART_COUNT": "0",
@@ -94,13 +99,13 @@ def _torchrun_environment(world: int) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _own_group(world: int) -> Iterator[None]:
+def _own_group(world: int, rank: int) -> Iterator[None]:
     """`dist.init_process_group` makes a group without other processes while inside."""
 
     def begin(original: Any, args: Any, kwargs: Any) -> Any:
         if world == 1:
             return original("gloo", rank=0, world_size=1, store=dist.HashStore())
-        return original("fake", rank=0, world_size=world, store=_compat.fake_store())
+        return original("fake", rank=rank, world_size=world, store=_compat.fake_store())
 
     with swapped({_init_process_group(): begin}):
         yield

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from lockstep import _compat
-from lockstep.build.fingerprint import Fields, differences, digest, fingerprint
+from lockstep.build.fingerprint import Fields, differences, file_of, fingerprint
 from lockstep.capture.binding import Call, Step
 from lockstep.capture.marks import said_of_parameters
 from lockstep.capture.refusal import refuse
@@ -51,7 +51,7 @@ class CompiledStep:
         self._asked: list[Fields] = []  # of each variant what it is about the arguments alone
         self._bound: list[Bound] = []
         self._calls = self._votes = 0
-        self._dynamic = Dynamic(self.step.name, options.dynamic, options.outside == "build")
+        self.dynamic = Dynamic(self.step.name, options.dynamic, options.outside == "build")
         self._eager: Callable[..., Any] | None = None
         # The n-th step of a name is the n-th on every rank, for the keys that ranks meet under.
         count = _names[self.step.name] = _names.get(self.step.name, 0) + 1
@@ -74,7 +74,7 @@ class CompiledStep:
             return self._eager(*args, **kwargs)
         refuse_nested(self)
         call = self.step.call(args, kwargs)
-        bound = self._bind(call)
+        bound = self.bind(call)
         self._calls += 1
         here = session()
         variant = self._variant(here, call, bound)
@@ -87,16 +87,16 @@ class CompiledStep:
 
     def _variant(self, here: Session, call: Call, bound: Bound) -> Variant:
         """The program for a call: a known one, or one that all ranks vote on now."""
-        if not self._dynamic.sizes:
+        if not self.dynamic.sizes:
             return self._found(here, call, bound)
         with here.fleet.guard(f"looking at the sizes of {self.name}, call {self._calls}"):
-            loose = self._dynamic.loose(call)
+            loose = self.dynamic.loose(call)
         variant = self._found(here, call, bound, loose)
         broken = variant.guards.broken(call)
         if broken is None:
             return variant
         with here.fleet.guard(f"looking at the sizes of {self.name}, call {self._calls}"):
-            self._dynamic.refuse_broken(broken, call)
+            self.dynamic.refuse_broken(broken, call)
         return self._found(here, call, bound)
 
     def _found(
@@ -114,7 +114,8 @@ class CompiledStep:
         )  # fmt: skip
         return result
 
-    def _bind(self, call: Call) -> Bound:
+    def bind(self, call: Call) -> Bound:
+        """The state below a call's roots: found anew, or as it was at an earlier call."""
         for bound in self._bound:
             if bound.holds(call):
                 return bound
@@ -133,13 +134,13 @@ class CompiledStep:
             words = contract(call, bound, loose)
             asked = {name: words[name] for name in (*call.names, "argument tree")}
             self._refuse_new(asked, words)
-            wanted = self._fingerprint(call, bound, words)
+            wanted = self.fingerprint(call, bound, words)
             replicas = self._replicas(bound) if not self._votes else None
         self._votes += 1
-        name, file = f"v{self._votes - 1}", f"{digest(wanted)[:32]}.lockstep"
+        name, file = f"v{self._votes - 1}", file_of(wanted)
         store = here.store(self.options.store)
         hit = Hit(wanted, self.options.check, store, str(store.path_of(file)), here)
-        sizes = self._dynamic.sizes if loose else ()
+        sizes = self.dynamic.sizes if loose else ()
         build = Build(self.step, call, bound, wanted, self.options, here, replicas, sizes)
         if not self._variants:
             tell_unchecked(self.name, self.options, here)
@@ -198,7 +199,8 @@ class CompiledStep:
                 fix="pass what changes as a tensor or a float",
             )
 
-    def _fingerprint(self, call: Call, bound: Bound, words: Fields) -> Fields:
+    def fingerprint(self, call: Call, bound: Bound, words: Fields) -> Fields:
+        """The program that a call wants, said without tracing; `words` are its contract."""
         axes = register(self.mesh) if self.mesh is not None else {}
         return fingerprint(
             self.step,
