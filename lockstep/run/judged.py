@@ -16,7 +16,7 @@ from lockstep.checker.finding import Finding, Report
 from lockstep.errors import CheckError, LockstepError
 from lockstep.run.key import Bound
 from lockstep.run.options import Options
-from lockstep.run.session import Session
+from lockstep.run.session import Here
 
 MOST_FINDINGS = 8
 UNREDUCED = ("LS514", "LS550")
@@ -29,7 +29,7 @@ def judged(
     bound: Bound,
     options: Options,
     apart: Mapping[str, frozenset[str]],
-    here: Session,
+    here: Here,
 ) -> Fields:
     """Judge what a capture has noted, and for "full" the same call on simulated ranks.
 
@@ -72,7 +72,7 @@ def _by_types(
     bound: Bound,
     options: Options,
     apart: Mapping[str, frozenset[str]],
-    here: Session,
+    here: Here,
 ) -> Built:
     """What the types say; that they cannot be asked is no fault of the step, and is told."""
     try:
@@ -86,7 +86,7 @@ def _by_types(
         return Built(Report(undecided=[told]), {}, {}, {})
 
 
-def _say_open(name: str, built: Built, options: Options, here: Session) -> None:
+def _say_open(name: str, built: Built, options: Options, here: Here) -> None:
     """Say how much of a step the types do not know, along axes that are no data axes.
 
     Along those, a gradient of the rank's own batch is followed without types.

@@ -8,6 +8,7 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -21,6 +22,17 @@ from lockstep.run.modes import mode
 from lockstep.spmd.mesh import default_device_type, start_process_group
 
 WAIT_S = 300.0
+
+
+class Here(Protocol):
+    """A place where a step is built: one rank of a job, or of one that is not there."""
+
+    rank: int
+    world: int
+    journal: Journal
+
+    def say(self, text: str) -> None:
+        """Print a line for the user, from this rank."""
 
 
 @dataclass
