@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from lockstep.spmd.claims import intended as intended
     from lockstep.spmd.claims import phase as phase
     from lockstep.spmd.claims import typed as typed
+    from lockstep.spmd.effects import log as log
+    from lockstep.spmd.effects import on_rank as on_rank
     from lockstep.spmd.mesh import mesh as mesh
     from lockstep.spmd.reduce import loss as loss
     from lockstep.spmd.reduce import reduce_grads as reduce_grads
@@ -54,8 +56,10 @@ _HOME = {
     "convert": "lockstep.spmd.typed_collectives",
     "even_batches": "lockstep.run.even",
     "intended": "lockstep.spmd.claims",
+    "log": "lockstep.spmd.effects",
     "loss": "lockstep.spmd.reduce",
     "mesh": "lockstep.spmd.mesh",
+    "on_rank": "lockstep.spmd.effects",
     "phase": "lockstep.spmd.claims",
     "reduce_grads": "lockstep.spmd.reduce",
     "reduce_scatter": "lockstep.spmd.typed_collectives",
@@ -85,8 +89,10 @@ __all__ = [
     "convert",
     "even_batches",
     "intended",
+    "log",
     "loss",
     "mesh",
+    "on_rank",
     "phase",
     "reduce_grads",
     "reduce_scatter",

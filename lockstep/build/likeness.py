@@ -36,7 +36,7 @@ def rows_of(graph: StepGraph) -> Rows:
         text = f"{names[node]} = {what}{_arguments(node, names)}{_value(node.meta.get('val'))}"
         rows.append([line, module, text])
     contract = graph.contract()
-    for part in ("inputs", "returns", "effects"):
+    for part in ("inputs", "returns", "effects", "emits"):
         rows += [["", "", f"{part}: {json.dumps(item, sort_keys=True)}"] for item in contract[part]]
     rows.append(["", "", f"returned as: {contract['out_spec']}"])
     return rows

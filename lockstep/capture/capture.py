@@ -20,6 +20,7 @@ from lockstep.capture.binding import Call, Step
 from lockstep.capture.checking import Checking
 from lockstep.capture.collectives import CollectiveRecorder
 from lockstep.capture.draws import Draws
+from lockstep.capture.emits import Emit, Emits
 from lockstep.capture.going_on import going_on
 from lockstep.capture.graph import Effect, InputSpec, Leaf, StepGraph, input_spec
 from lockstep.capture.indexing import plain
@@ -99,6 +100,7 @@ class Tracing:
         self.index_of: dict[int, int] = {}  # id of a stand-in -> graph input
         self.returns: list[Leaf] = []
         self.effects: list[Effect] = []
+        self.emits: list[Emit] = []
         self.out_spec: Any = None
 
     def run(self) -> StepGraph:
@@ -128,6 +130,7 @@ class Tracing:
             returns=self.returns,
             out_spec=self.out_spec,
             effects=self.effects,
+            emits=self.emits,
             schedule=passes.schedule(gm),
             symbols=self._symbols if self._symbols.sizes else None,
         )
@@ -218,7 +221,7 @@ class Tracing:
     def _trace(self, by_real: dict[int, torch.Tensor], leaves: list[Any], scalars: Any) -> Any:
         python = PythonState(self.step, self.call, self.state)
         tracker = OriginTracker({id(m): name for name, m in self.state.modules})
-        recorder = CollectiveRecorder()
+        recorder, emits = CollectiveRecorder(), Emits(self.step, self.call)
         memory = [_compat.storage_identity(fake) for fake in self.fakes]
 
         def flat_step(*fakes: torch.Tensor) -> list[Any]:
@@ -230,7 +233,7 @@ class Tracing:
                 numbers = {name: items(value) for name, value in scalars.items()}
                 args, kwargs = self.call.arguments([items(leaf) for leaf in leaves])
                 stack.enter_context(standing_in(self.state, by_real, numbers))
-                for watch in (recorder.recording(), tracker.watching()):
+                for watch in (recorder.recording(), tracker.watching(), emits.noting()):
                     stack.enter_context(watch)
                 stack.enter_context(asking_meshes(alone=not self._lenient))
                 stack.enter_context(self.refusing())
@@ -246,7 +249,7 @@ class Tracing:
                 outputs = self._returned(result)
                 self._grad_effects(by_real, outputs)
                 self._holder_effects(by_real, outputs)
-            return outputs
+            return [*outputs, *emits.slots]
 
         try:
             with _quiet_random():
@@ -258,6 +261,7 @@ class Tracing:
                 raise
             raise explained from error
         self.refuse_changes(python)
+        self.emits = emits.finish(gm)
         return self._items_to_tensors(gm)
 
     # -- what came out

@@ -11,6 +11,7 @@ from lockstep._compat import pytree
 from lockstep.capture.trees import tree_text
 
 if TYPE_CHECKING:
+    from lockstep.capture.emits import Emit
     from lockstep.capture.sizes import Symbols
 
 
@@ -73,6 +74,7 @@ class StepGraph:
         fakes: the stand-in of each placeholder, of `fake_mode`.
         returns: the leaves of what the step returns, in the order of `out_spec`.
         effects: gradients and held tensors that the step replaces.
+        emits: what is told or called beside the computation, on some ranks.
         schedule: the collectives in order: op, axis, shape, dtype, line, phase.
         symbols: the sizes that may differ from call to call, and what has to hold of them.
     """
@@ -85,6 +87,7 @@ class StepGraph:
     returns: list[Leaf]
     out_spec: pytree.TreeSpec
     effects: list[Effect]
+    emits: list[Emit] = field(default_factory=list)
     schedule: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     symbols: Symbols | None = None
@@ -100,6 +103,7 @@ class StepGraph:
             "returns": [asdict(leaf) for leaf in self.returns],
             "out_spec": tree_text(self.out_spec),
             "effects": [asdict(effect) for effect in self.effects],
+            "emits": [emit.asdict() for emit in self.emits],
         }
 
     def source_map(self) -> dict[str, list[str]]:

@@ -33,6 +33,7 @@ class Bound:
     """
 
     def __init__(self, step: Step, call: Call) -> None:
+        self.step = step
         self.state: State = collect(call)
         self.objects = dict(call.objects)
         self._held = Held(self.state, call)

@@ -16,6 +16,7 @@ from lockstep.capture.state import Slot
 from lockstep.capture.trees import tree_of
 from lockstep.errors import ContractError
 from lockstep.run.dynamic import Guards, fits
+from lockstep.run.emit import Emission
 from lockstep.run.guarded import guarded
 from lockstep.run.key import Bound
 
@@ -43,6 +44,7 @@ class Variant:
         ]
         self._out_spec = tree_of(contract["out_spec"])
         self._effects = contract["effects"]
+        self._emission = Emission(contract["emits"])
 
     def run(self, call: Call, bound: Bound) -> Any:
         """Run the program on the call's tensors and the bound state; returns what the step returns.
@@ -58,6 +60,7 @@ class Variant:
         plan.apply(outputs, passed)
         for _, optimizer in bound.state.optimizers:
             _compat.note_step(optimizer)
+        self._emission.run(outputs, call, bound)
         leaves = [
             outputs[index] if kind == "output"
             else passed[index] if kind == "input"
