@@ -124,9 +124,56 @@ def tracing(mode: Any) -> Iterator[None]:
         yield
 
 
-def one_rank_flag() -> Any:
-    """`compile_on_one_rank` while inside: graph and kernels then hold no device index."""
-    return torch.compiler.config.patch(compile_on_one_rank=True)
+def current_accelerator() -> Any:
+    """The accelerator that this process computes on, with its index; None: it has none.
+
+    The only place where capture and build ask: a test on a machine without one replaces it here.
+    """
+    found = torch.accelerator.current_accelerator(check_available=True)
+    if found is None:
+        return None
+    return torch.device(found.type, torch.accelerator.current_device_index())
+
+
+@contextlib.contextmanager
+def one_rank_flag(refusing: bool = True) -> Iterator[None]:
+    """`compile_on_one_rank` while inside: graph and kernels then hold no device index.
+
+    Args:
+        refusing: torch refuses a second accelerator where it sees one. A capture looks itself:
+            torch sees no constants or results, has no line for an input, and writes the device as a
+            node of its own that a rank without its tracer lacks (2.14).
+    """
+    from torch.fx.experimental import proxy_tensor
+
+    saved = proxy_tensor._coor_current_accelerator, proxy_tensor._coor_match_current_accelerator
+    saved_check = proxy_tensor._coor_check_current_accelerator
+    proxy_tensor._coor_current_accelerator = lambda: current_accelerator()
+    if not refusing:
+        proxy_tensor._coor_match_current_accelerator = lambda tracer, device: False
+        proxy_tensor._coor_check_current_accelerator = lambda device, current: None
+    try:
+        with torch.compiler.config.patch(compile_on_one_rank=True):
+            yield
+    finally:
+        proxy_tensor._coor_current_accelerator = saved[0]
+        proxy_tensor._coor_match_current_accelerator = saved[1]
+        proxy_tensor._coor_check_current_accelerator = saved_check
+
+
+@contextlib.contextmanager
+def not_computed() -> Iterator[None]:
+    """What a trace makes of constants inside is no constant: torch would really compute it (2.14).
+
+    It does that for what `.item()` may ask later, and on a machine without the device it fails.
+    """
+    from torch.fx.experimental import proxy_tensor
+
+    before, proxy_tensor.CONSTANT_NUMEL_LIMIT = proxy_tensor.CONSTANT_NUMEL_LIMIT, -1
+    try:
+        yield
+    finally:
+        proxy_tensor.CONSTANT_NUMEL_LIMIT = before
 
 
 def make_fx(function: Any, arguments: list[Any], reading: bool = False) -> Any:
@@ -285,7 +332,7 @@ def inductor_options(options: dict[str, Any]) -> Iterator[None]:
     """Inductor's options and compile_on_one_rank for a block; the user's come back after it."""
     import torch._inductor.config as config
 
-    with config.patch(options), torch.compiler.config.patch(compile_on_one_rank=True):
+    with config.patch(options), one_rank_flag():
         yield
 
 
@@ -705,3 +752,42 @@ def fixed_size(mode: Any, symbol: Any) -> tuple[int | None, str | None]:
 def suppressed_guards(mode: Any) -> Any:
     """A block in which asking a trace's sizes leaves no guard behind."""
     return mode.shape_env.suppress_guards()
+
+
+# --- ahead of time: a script's set-up below fake tensors (torch 2.14.1) ---------------------------
+
+
+def fake_set_up() -> Any:
+    """A mode in which a whole script runs without values; real tensors that it meets join in."""
+    from torch._subclasses import FakeTensorMode
+
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def known_value(tensor: Any) -> Any:
+    """The small constant that a stand-in is known to hold, as `torch.tensor(3)`; else None."""
+    return getattr(tensor, "constant", None)
+
+
+def set_fake_data(tensor: Any, other: Any) -> None:
+    """Give a stand-in what another one is, but for its identity: `module.to(...)` of fakes.
+
+    torch swaps the two objects there, which fails where anything else refers to one of them.
+    """
+    tensor.data = other.detach()
+    tensor.fake_device = other.fake_device
+
+
+def mesh_makers() -> list[Any]:
+    """What makes a DeviceMesh: its table of ranks is read, and must hold numbers."""
+    from torch.distributed import device_mesh
+
+    return [device_mesh.init_device_mesh, vars(device_mesh.DeviceMesh)["__init__"]]
+
+
+def hint_of(size: Any) -> int:
+    """The size that a symbolic one has in the call that was traced; 0 where none is known."""
+    if isinstance(size, int):
+        return size
+    hint = size.node.hint if size.node.has_hint() else 0
+    return int(hint)

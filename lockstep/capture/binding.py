@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
+from lockstep import _compat
 from lockstep._compat import pytree
 from lockstep.capture.refusal import refuse
 from lockstep.errors import CaptureError
@@ -237,5 +238,12 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def describe(tensor: torch.Tensor) -> str:
     """A tensor's dtype and shape as types print them: "f32[8, 16]"."""
-    device = "" if tensor.device.type == "cpu" else f" on {tensor.device.type}"
-    return f"{dtype_name(tensor.dtype)}{list(tensor.shape)}{device}"
+    return f"{dtype_name(tensor.dtype)}{list(tensor.shape)}{_place(tensor.device)}"
+
+
+def _place(device: torch.device) -> str:
+    """Where a tensor lies; with its index where that is not the accelerator of this rank."""
+    if device.type == "cpu":
+        return ""
+    elsewhere = device.index is not None and device != _compat.current_accelerator()
+    return f" on {device if elsewhere else device.type}"

@@ -19,6 +19,7 @@ from lockstep.capture import passes
 from lockstep.capture.binding import Call, Step
 from lockstep.capture.checking import Checking
 from lockstep.capture.collectives import CollectiveRecorder
+from lockstep.capture.devices import on_one_accelerator, refuse_second
 from lockstep.capture.draws import Draws
 from lockstep.capture.emits import Emit, Emits
 from lockstep.capture.going_on import going_on
@@ -121,6 +122,7 @@ class Tracing:
         self._symbols.guards()  # refuses a size that the step fixes
         gm = passes.without(traced, self._noting.labels) if self._noting else traced
         passes.clean(gm, keep_dead=self._lenient)
+        refuse_second(gm, self.specs)
         graph = StepGraph(
             name=self.step.name,
             gm=gm,
@@ -161,6 +163,7 @@ class Tracing:
             if not self._lenient:  # a check draws for real, and may be seeded
                 stack.enter_context(reading_rank(self.mode))
                 stack.enter_context(refusing_machine_reads())
+                stack.enter_context(on_one_accelerator())
                 stack.enter_context(Draws().watching())
             else:
                 stack.enter_context(_without_mkldnn())
@@ -170,7 +173,7 @@ class Tracing:
 
     def make_graph(self, flat_step: Callable[..., Any]) -> torch.fx.GraphModule:
         """Trace a function of the stand-ins."""
-        with _compat.tracing(self.mode), _compat.one_rank_flag():
+        with _compat.tracing(self.mode), _compat.one_rank_flag(refusing=False):
             return _compat.make_fx(flat_step, self.fakes)
 
     def explained(self, error: Exception) -> LockstepError | None:

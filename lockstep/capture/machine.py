@@ -1,7 +1,7 @@
 """What tells one process or machine from another by text or number: refused at the user's line.
 
-The environment's rank, the host's name, the process' id, the index of its device. No program can
-read them as it runs, and those of the building rank would be shipped.
+The environment's rank, the host's name, the process' id. No program can read them as it runs, and
+those of the building rank would be shipped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from lockstep.capture.hooks import caller_frame, swapped
@@ -43,8 +42,6 @@ def refusing_machine_reads() -> Iterator[None]:
     swaps: dict[Any, Any] = {
         dist.distributed_c10d.get_node_local_rank: _refused("dist.get_node_local_rank()", True),
         platform.node: _refused("platform.node()"),
-        torch.accelerator.current_device_index: _refused("the index of its device"),
-        torch.cuda.current_device: _refused("the index of its device"),
         type(os.environ).__getitem__: _environment,
     }
     with swapped(swaps), contextlib.ExitStack() as stack:

@@ -10,6 +10,7 @@ import torch
 
 from lockstep import _compat
 from lockstep.capture.binding import describe
+from lockstep.capture.devices import mixed
 from lockstep.capture.origin import is_user_file, short_path
 from lockstep.capture.source import expression_values
 from lockstep.errors import CaptureError, LockstepError
@@ -24,6 +25,9 @@ def explain(error: BaseException) -> LockstepError | None:
     if isinstance(error, LockstepError):
         return error
     frame, lineno = _innermost_user(error.__traceback__)
+    second = mixed(error, _where(frame, lineno))
+    if second is not None:
+        return second
     if is_value_read(error):
         return value_read(frame, lineno)
     if is_outside_tensor(error):

@@ -201,7 +201,7 @@ def host(x: Tensor, mesh: Any) -> Tensor:
     return x + len(socket.gethostname())  # the line
 
 
-@refused("the step reads its process or machine: the index of its device")
+@refused("the step reads the index of its device as a number")
 def device_index(x: Tensor, mesh: Any) -> Tensor:
     return x + torch.accelerator.current_device_index()  # the line
 
