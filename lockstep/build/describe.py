@@ -25,6 +25,7 @@ _TOLD = {
     "schedule",
     "check",
     "compared",
+    "early",
     "blobs",
 }
 
@@ -72,6 +73,7 @@ def _head(path: Path, digest: str, manifest: dict[str, Any]) -> str:
     if isinstance(same, dict):
         ranks = " and ".join(map(str, same["ranks"]))
         lines.append(f"  compared  the graphs of ranks {ranks} are the same: {same['rows']} rows")
+    lines += [f"  each rank {formula}" for formula in manifest.get("early", [])]
     return "\n".join(lines)
 
 

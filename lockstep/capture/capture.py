@@ -19,8 +19,10 @@ from lockstep.capture import passes
 from lockstep.capture.binding import Call, Step
 from lockstep.capture.checking import Checking
 from lockstep.capture.collectives import CollectiveRecorder
+from lockstep.capture.coordinates import Coordinates
 from lockstep.capture.devices import on_one_accelerator, refuse_second
 from lockstep.capture.draws import Draws
+from lockstep.capture.early import Early, putting
 from lockstep.capture.emits import Emit, Emits
 from lockstep.capture.going_on import going_on
 from lockstep.capture.graph import Effect, InputSpec, Leaf, StepGraph, input_spec
@@ -69,6 +71,7 @@ def capture_call(
     state: State,
     checking: Checking | None = None,
     sizes: Sequence[Size] = (),
+    early: Sequence[Early] = (),
 ) -> StepGraph:
     """Capture a call that was taken apart already; see `capture`.
 
@@ -76,8 +79,9 @@ def capture_call(
         checking: takes notes for a check. The rank may then be read, and dead code stays, but where
             it `ships`: the graph is then the one that would be captured without it.
         sizes: what may differ from call to call; one graph holds for all of them.
+        early: ints of each rank, whose formula is captured in their place.
     """
-    return Tracing(step, call, state, checking, sizes).run()
+    return Tracing(step, call, state, checking, sizes, early).run()
 
 
 class Tracing:
@@ -90,12 +94,14 @@ class Tracing:
         state: State,
         checking: Checking | None,
         sizes: Sequence[Size] = (),
+        early: Sequence[Early] = (),
     ) -> None:
         self.step, self.call, self.state, self.checking = step, call, state, checking
         self._noting = checking if checking is not None and checking.ships else None
         self._lenient = checking is not None and not checking.ships
         self.mode = _compat.fake_mode()
         self._symbols = Symbols(self.mode, sizes)
+        self._early, self._coordinates = early, Coordinates()
         self.specs: list[InputSpec] = []
         self.fakes: list[torch.Tensor] = []
         self.index_of: dict[int, int] = {}  # id of a stand-in -> graph input
@@ -161,7 +167,7 @@ class Tracing:
         """Refuse, while the step runs, what its graph could not hold."""
         with contextlib.ExitStack() as stack:
             if not self._lenient:  # a check draws for real, and may be seeded
-                stack.enter_context(reading_rank(self.mode))
+                stack.enter_context(reading_rank(self.mode, self._coordinates))
                 stack.enter_context(refusing_machine_reads())
                 stack.enter_context(on_one_accelerator())
                 stack.enter_context(Draws().watching())
@@ -234,7 +240,7 @@ class Tracing:
             with contextlib.ExitStack() as stack:
                 stack.enter_context(self.reading_numbers())
                 numbers = {name: items(value) for name, value in scalars.items()}
-                args, kwargs = self.call.arguments([items(leaf) for leaf in leaves])
+                taken = [items(leaf) for leaf in leaves]
                 stack.enter_context(standing_in(self.state, by_real, numbers))
                 for watch in (recorder.recording(), tracker.watching(), emits.noting()):
                     stack.enter_context(watch)
@@ -244,6 +250,10 @@ class Tracing:
                 if self.checking is not None:
                     stack.enter_context(self.checking.watching(self.fakes))
                 stack.enter_context(in_phase("build"))
+                early = stack.enter_context(putting(self._early, self._coordinates))
+                args, kwargs = self.call.arguments(
+                    [early.get(at, leaf) for at, leaf in enumerate(taken)]
+                )
                 result = self.step.function(*args, **kwargs)
                 recorder.refuse_unfinished()
                 if self.checking is not None:

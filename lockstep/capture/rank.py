@@ -28,16 +28,17 @@ from lockstep.spmd.mesh import WORLD, axis_of
 
 
 @contextlib.contextmanager
-def reading_rank(mode: Any) -> Iterator[Coordinates]:
+def reading_rank(mode: Any, coordinates: Coordinates) -> Iterator[None]:
     """Give user code on this thread the rank as numbers of the trace, while inside.
 
     Args:
         mode: the trace's fake mode.
+        coordinates: the trace's numbers so far.
 
     Raises:
         CaptureError: Python decides by the rank; at its line.
     """
-    reads = _Reads(Coordinates())
+    reads = _Reads(coordinates)
     c10d = dist.distributed_c10d
     swaps: dict[FunctionType, Any] = {
         c10d.get_rank: reads.get_rank,
@@ -52,7 +53,7 @@ def reading_rank(mode: Any) -> Iterator[Coordinates]:
     try:
         with swapped(swaps), _group_rank(reads), deciding(reads.coordinates, mode):
             with Indexing(), giving_out(reads.coordinates):
-                yield reads.coordinates
+                yield
     finally:
         cached = emptied(reads.coordinates)
     refuse_cached(cached)

@@ -41,7 +41,8 @@ class Reach:
     plain values in globals, closures and classes by "module:name", with the mapping that holds each
     (None for a closure or a class); `libraries` are top-level package names; `opaque` are objects
     that the walk cannot read; `places` are where else a value or a function was read: what has a
-    `get`, the name in it, and what it held.
+    `get`, the name in it, and what it held; `holders` are what holds those values that no mapping
+    holds: a closure's cell, a class, a function with a default.
     """
 
     functions: dict[str, FunctionType] = field(default_factory=dict)
@@ -50,6 +51,7 @@ class Reach:
     libraries: set[str] = field(default_factory=set)
     opaque: set[str] = field(default_factory=set)
     places: list[tuple[Any, str, Any]] = field(default_factory=list)
+    holders: dict[str, Any] = field(default_factory=dict)
 
     def readable(self, owner: Any) -> Iterator[tuple[str, Any]]:
         """The attributes of an object that the code in reach may read, tensors left out.
@@ -106,6 +108,10 @@ class Cell:
     def get(self, _name: str) -> Any:
         """What it holds; None where it is empty."""
         return self._cell.cell_contents if self.filled else None
+
+    def put(self, value: Any) -> None:
+        """Let it hold another value."""
+        self._cell.cell_contents = value
 
 
 class _Walk:
@@ -164,8 +170,10 @@ class _Walk:
             held = Cell(cell)
             if held.filled:
                 self.found.places.append((held, name, held.get(name)))
+                self.found.holders[f"{label}:{name}"] = held
                 self.value(f"{label}:{name}", name, held.get(name), None)
-        for name, default in _defaults(function).items():
+        for name, default in defaults_of(function).items():
+            self.found.holders[f"{label}:{name}"] = function
             self.value(f"{label}:{name}", name, default, {name: default})
         names = names_in(function.__code__)
         self.mention(names)
@@ -206,6 +214,7 @@ class _Walk:
                         self._waiting.setdefault(name, []).append(inner)
                 elif isinstance(value, _PLAIN) and not name.startswith("__"):
                     self.found.places.append((vars(base), name, value))
+                    self.found.holders[f"{label}:{name}"] = base
                     self.found.values[f"{label}:{name}"] = (value, None)
 
     def value(self, label: str, name: str, value: Any, mapping: Any) -> None:
@@ -239,7 +248,7 @@ def _behind_apply(value: Any) -> Any:
     return owner if isinstance(owner, type) else value
 
 
-def _defaults(function: FunctionType) -> dict[str, Any]:
+def defaults_of(function: FunctionType) -> dict[str, Any]:
     """The defaults of a function's parameters: made once, and kept between calls."""
     code, values = function.__code__, function.__defaults__ or ()
     names = code.co_varnames[: code.co_argcount][code.co_argcount - len(values) :]

@@ -11,7 +11,7 @@ from lockstep.fleet.calls import note_call
 from lockstep.fleet.client import Client, StoreGone
 from lockstep.fleet.ending import Deadman
 from lockstep.fleet.faults import Fault, is_consequence, is_told
-from lockstep.fleet.obtain import Build, Obtained, Obtaining, Verify, Wanted, obtain_alone
+from lockstep.fleet.obtain import Build, Obtained, Obtaining, Settle, Verify, Wanted, obtain_alone
 from lockstep.fleet.replicas import Compared
 from lockstep.fleet.second import Second
 from lockstep.fleet.state import State
@@ -99,6 +99,8 @@ class Fleet:
         required: bool = False,
         replicas: Compared | None = None,
         second: Second | None = None,
+        place: dict[str, int] | None = None,
+        settle: Settle | None = None,
     ) -> Obtained:
         """Return the bytes of the artifact that all ranks want, the same on every rank.
 
@@ -119,6 +121,9 @@ class Fleet:
             required: whether a store that cannot keep the artifact is an error.
             replicas: what the ranks compare beside it; all of them give it, or none.
             second: makes one more rank's view of what is built, which the builder compares.
+            place: this rank's coordinates, where `settle` is given.
+            settle: is given formulas of what the contracts hold of the ranks' own numbers, and says
+                what to ask for in place of `contract`, `name`, `build`, `verify` and `second`.
 
         Raises:
             FleetError: another rank failed, or the ranks do not agree; the culprit is named.
@@ -126,8 +131,9 @@ class Fleet:
         step, _, variant = topic.partition("/")
         accept = verify or (lambda data: None)
         wanted = Wanted(
-            topic, step, call, contract, name, store, build, accept, required, replicas, second
-        )
+            topic, step, call, contract, name, store, build, accept, required, replicas, second,
+            place, settle,
+        )  # fmt: skip
         with self.guard(f"obtaining {step}"):
             if self._main is None:
                 return obtain_alone(wanted)

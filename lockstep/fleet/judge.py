@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from lockstep.build.early import Formulas, formulas, name_of, settled, unlike, values_at
 from lockstep.fleet.client import encoded
 from lockstep.fleet.faults import Fault
 from lockstep.fleet.say import ranks_text
@@ -27,14 +28,20 @@ CANDIDATES = 4
 
 
 def judge_vote(posted: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the verdict on one vote: a fault, a hit, or who may build.
+    """Return the verdict on one vote: a fault, a hit, who may build, or what to ask for instead.
 
     Args:
-        posted: by rank: step, contract, have (digest or None), size, local_rank.
+        posted: by rank: step, contract, have (digest or None), size, local_rank, and the rank's
+            place where it can ask with formulas in place of its own numbers.
     """
-    fault = _different_steps(posted) or _different_contracts(posted)
+    fault = _different_steps(posted)
+    found = _formulas(posted) if fault is None else []
+    asked = [{**vote, "contract": settled(vote["contract"], found)} for vote in posted]
+    fault = fault or _different_contracts(asked if found else posted)
     if fault is not None:
         return {"fault": fault.record()}
+    if found:
+        return {"early": [[path, formula.record()] for path, formula in found]}
     held: dict[str, list[int]] = defaultdict(list)
     for rank, vote in enumerate(posted):
         if vote["have"]:
@@ -81,10 +88,21 @@ def _different_steps(posted: Sequence[dict[str, Any]]) -> Fault | None:
     )
 
 
+def _formulas(posted: Sequence[dict[str, Any]]) -> Formulas:
+    """What the ranks read of their ranks before the step, where all can ask again."""
+    places = [vote.get("place") for vote in posted]
+    known = [place for place in places if place is not None]
+    return formulas([v["contract"] for v in posted], known) if len(known) == len(places) else []
+
+
 def _different_contracts(posted: Sequence[dict[str, Any]]) -> Fault | None:
     groups = _groups([encoded(vote["contract"]) for vote in posted])
     if len(groups) == 1:
         return None
+    contracts = [vote["contract"] for vote in posted]
+    paths = unlike(contracts)
+    if all(values_at(contracts, path) for path in paths):
+        return _own_numbers(posted[0]["step"], contracts, paths)
     usual = groups[0][1]
     odd = sorted(rank for _, members in groups[1:] for rank in members)
     wanted, got = posted[usual[0]]["contract"], posted[odd[0]]["contract"]
@@ -92,6 +110,29 @@ def _different_contracts(posted: Sequence[dict[str, Any]]) -> Fault | None:
     return odd_contract(
         posted[0]["step"], odd, differing(got, wanted), ranks_text(same), ranks_text(usual)
     )
+
+
+def _own_numbers(step: str, contracts: list[dict[str, Any]], paths: list[list[Any]]) -> Fault:
+    """The fault of ints that differ between ranks, and follow no formula of their coordinates."""
+    rows = []
+    for path in paths[:4]:
+        groups = _groups([str(value) for value in values_at(contracts, path)])
+        told = [f"{value} on {ranks_text(ranks)}" for value, ranks in sorted(groups, key=_first)]
+        rows.append(f"{name_of(path)}: {', '.join(told)}")
+    name = name_of(paths[0])
+    return Fault(
+        kind="odd",
+        rank=None,
+        what=f"{name} differs between the ranks of {step}, and by no formula of their coordinates",
+        got="\n".join(rows),
+        want="a + b * coordinate along the axes of the mesh, which each rank reads as it runs",
+        why="one program runs on every rank, and it would hold the number of one of them",
+        fix=OWN,
+    )
+
+
+def _first(group: tuple[str, list[int]]) -> int:
+    return group[1][0]
 
 
 def odd_contract(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lockstep.errors import ToolchainError
+from lockstep.errors import FleetError, ToolchainError
 from lockstep.fleet.agree import Agreement
 from lockstep.fleet.client import Client, StoreGone
 from lockstep.fleet.judge import judge_digests, judge_vote
@@ -49,6 +49,20 @@ class Obtained:
 
 
 @dataclass(frozen=True)
+class Asked:
+    """What a rank asks for with formulas in place of its own numbers; as in `Fleet.obtain`."""
+
+    contract: dict[str, Any]
+    name: str
+    build: Build
+    verify: Verify
+    second: Second | None = None
+
+
+Settle = Callable[[list[Any]], Asked]
+
+
+@dataclass(frozen=True)
 class Wanted:
     """What a rank asks for; see `Fleet.obtain`."""
 
@@ -63,6 +77,8 @@ class Wanted:
     required: bool
     replicas: Compared | None = None
     second: Second | None = None
+    place: dict[str, int] | None = None
+    settle: Settle | None = None
 
 
 class Clock:
@@ -130,8 +146,11 @@ class Obtaining:
         self._client, self._waits, self._state, self._node = client, waits, state, node
         self._wanted, self._agreement = wanted, Agreement(client, waits, state)
         self._clock, self._kept, self._viewed = Clock(), True, False
-        state.votes += 1
-        self._topic = f"vote/{state.votes}"
+        self._topic = self._next()
+
+    def _next(self) -> str:
+        self._state.votes += 1
+        return f"vote/{self._state.votes}"
 
     def run(self) -> Obtained:
         """Return the bytes that all ranks hold.
@@ -147,12 +166,12 @@ class Obtaining:
             raise store_fault(error).error() from None
 
     def _run(self) -> Obtained:
-        wanted, clock = self._wanted, self._clock
-        self._notice()
-        have = read_verified(wanted)
-        digest = None if have is None else digest_of(have)
-        clock.lap("read")
-        verdict = self._vote(have, digest)
+        clock = self._clock
+        have, digest, verdict = self._ask()
+        if "early" in verdict:
+            self._settle(verdict["early"])
+            have, digest, verdict = self._ask()
+        wanted = self._wanted
         self._compare(verdict)
         clock.lap("agree")
         done, role = verdict.get("done"), "loaded"
@@ -172,6 +191,25 @@ class Obtaining:
         by = done["by"] if done["built"] else None
         return _obtained(wanted, have or b"", done["digest"], role, by, kept, clock)
 
+    def _ask(self) -> tuple[bytes | None, str | None, dict[str, Any]]:
+        """Vote: returns what the store has of it, its digest, and the verdict of all ranks."""
+        self._notice()
+        have = read_verified(self._wanted)
+        digest = None if have is None else digest_of(have)
+        self._clock.lap("read")
+        return have, digest, self._vote(have, digest)
+
+    def _settle(self, found: list[Any]) -> None:
+        """Ask again: all ranks have numbers of their own there, and one formula for them."""
+        wanted = self._wanted
+        if wanted.settle is None:
+            raise FleetError(f"{wanted.step} has no way to ask for what differs between its ranks")
+        asked = wanted.settle(found)
+        self._wanted = replace(wanted, **vars(asked), place=None, settle=None)
+        _, _, variant = wanted.topic.partition("/")
+        self._state.contracts[wanted.step, variant] = asked.contract
+        self._topic = self._next()
+
     def _notice(self) -> None:
         """Tell the watchers of ranks that have entered this call with a program they know."""
         wanted = self._wanted
@@ -188,6 +226,7 @@ class Obtaining:
             "size": len(have or b""),
             "local_rank": self._state.local_rank,
             "replicas": wanted.replicas.summary() if wanted.replicas is not None else {},
+            "place": wanted.place,
         }
 
         def judge(posted: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -7,16 +7,20 @@ import functools
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from lockstep.build.artifact import Artifact, pack
 from lockstep.build.backends import lower
+from lockstep.build.early import agreeing
 from lockstep.build.fingerprint import Fields, differences
 from lockstep.build.likeness import compared, failed, packed, rows_of
+from lockstep.build.program import Program
 from lockstep.capture.binding import Call, Step
 from lockstep.capture.capture import capture_call
 from lockstep.capture.checking import Checking
+from lockstep.capture.early import Early
+from lockstep.capture.graph import StepGraph
 from lockstep.capture.sizes import Size
 from lockstep.errors import ArtifactError
 from lockstep.fleet.obtain import Obtained
@@ -26,8 +30,9 @@ from lockstep.run.key import Bound
 from lockstep.run.loader import load_program
 from lockstep.run.options import CHECKS, Options
 from lockstep.run.replicas import Replicas
-from lockstep.run.session import Session
+from lockstep.run.session import Here, Session
 from lockstep.run.variant import Variant
+from lockstep.spmd.affine import Place
 
 
 @dataclass(frozen=True)
@@ -44,9 +49,10 @@ class Build:
     bound: Bound
     wanted: Fields
     options: Options
-    here: Session
+    here: Here
     replicas: Replicas | None = None
     sizes: tuple[Size, ...] = ()  # what may differ from call to call
+    early: tuple[Early, ...] = ()  # ints of each rank that the wanted fingerprint has formulas for
 
     def run(self, stage: Callable[[str], None]) -> bytes:
         """Capture the call, check what it captured, lower the graph and pack the artifact.
@@ -63,12 +69,12 @@ class Build:
         checking = noting(self.options)
         with _timed(seconds, "capture"):
             stage("capture")
-            graph = capture_call(self.step, self.call, self.bound.state, checking, self.sizes)
+            graph = self.captured(checking)
         rows = rows_of(graph) if self.here.world > 1 else []
         with _timed(seconds, "check"):
             stage("check")
             with graph.symbols.undecided() if graph.symbols else contextlib.nullcontext():
-                checked = self._checked(checking)
+                checked = self.checked(checking)
         with _timed(seconds, "lower"):
             stage("lower")
             program = lower(graph, self.options.backend)
@@ -77,6 +83,23 @@ class Build:
             other = self.second.other()
             likeness = compared(self.here.rank, rows, other) if other is not None else None
         stage("pack")
+        return self.packed(graph, program, checked, likeness, seconds)
+
+    def packed(
+        self,
+        graph: StepGraph,
+        program: Program,
+        checked: Fields,
+        likeness: Fields | None,
+        seconds: dict[str, float],
+    ) -> bytes:
+        """The artifact's bytes.
+
+        Args:
+            checked: what the check established.
+            likeness: the certificate that other ranks capture the same; None in a world of one.
+            seconds: by part of the build.
+        """
         here = self.here
         manifest = {
             "step": self.step.name,
@@ -86,6 +109,7 @@ class Build:
             "nodes": len(graph.gm.graph.nodes),
             "check": checked,
             **({"compared": likeness} if likeness is not None else {}),
+            **({"early": sorted({str(one) for one in self.early})} if self.early else {}),
             "built": {
                 "time": round(time.time()),
                 "rank": here.rank,
@@ -105,12 +129,21 @@ class Build:
         """Capture the call on a rank that does not build, for the builder to compare."""
         rank = self.here.rank
         try:
-            graph = capture_call(self.step, self.call, self.bound.state, None, self.sizes)
-            return packed(rank, rows_of(graph))
+            return packed(rank, rows_of(self.captured(None)))
         except Exception as error:  # the builder's own, if it meets it too, ends the job
             return failed(rank, error)
 
-    def _checked(self, checking: Checking | None) -> Fields:
+    def captured(self, checking: Checking | None) -> StepGraph:
+        """The call's graph, as every rank captures it."""
+        state = self.bound.state
+        return capture_call(self.step, self.call, state, checking, self.sizes, self.early)
+
+    def checked(self, checking: Checking | None) -> Fields:
+        """What the check says of a captured call, as it stands in the manifest.
+
+        Raises:
+            CheckError: it finds a fault.
+        """
         if checking is None:
             return {"mode": "off"}
         if all(size == 1 for size in self.options.sizes.values()):
@@ -149,13 +182,15 @@ class Hit:
         wanted: the fingerprint.
         check: how much of a check is asked for.
         where: what the bytes were read from.
+        place: this rank's coordinates, where its numbers may stand as formulas.
     """
 
     wanted: Fields
     check: str
     store: ArtifactStore
     where: str
-    here: Session
+    here: Here
+    place: dict[str, int] = field(default_factory=dict)
 
     def serves(self, data: bytes) -> bool:
         """Verify bytes; False where they were checked less than asked for, and are built again.
@@ -164,7 +199,7 @@ class Hit:
             ArtifactError: damaged, or another program than the wanted one; or checked too little,
                 and pinned, so that nothing may be built in its place.
         """
-        manifest = verify(data, self.wanted, self.where)
+        manifest = verify(data, self.wanted, self.where, self.place)
         had = manifest.get("check", {}).get("mode", "off")
         if CHECKS.index(had) >= CHECKS.index(self.check):
             return True
@@ -183,8 +218,11 @@ class Hit:
         return False
 
 
-def verify(data: bytes, wanted: Fields, where: str) -> Fields:
+def verify(data: bytes, wanted: Fields, where: str, place: Place) -> Fields:
     """Refuse bytes that are damaged, or that hold another program than the wanted one.
+
+    Args:
+        place: of this rank; a formula stands for the number that it gives there.
 
     Returns:
         The manifest.
@@ -193,7 +231,8 @@ def verify(data: bytes, wanted: Fields, where: str) -> Fields:
         ArtifactError: names the damage, or every field that differs, both sides.
     """
     artifact = Artifact.from_bytes(data, where)
-    rows = differences(wanted, artifact.manifest.get("fingerprint", {}))
+    found = artifact.manifest.get("fingerprint", {})
+    rows = differences(agreeing(wanted, found, place), found)
     if rows:
         shown = [f"{name}: {short(got)}" for name, _, got in rows[:8]]
         raise ArtifactError(

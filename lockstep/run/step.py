@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from lockstep import _compat
-from lockstep.build.fingerprint import Fields, differences, file_of, fingerprint
+from lockstep.build.fingerprint import Fields, differences, fingerprint
 from lockstep.capture.binding import Call, Step
 from lockstep.capture.marks import said_of_parameters
 from lockstep.capture.refusal import refuse
 from lockstep.errors import ContractError, UsageError
-from lockstep.run.admit import Build, Hit, load, short, tell_unchecked
+from lockstep.run.admit import Build, load, short, tell_unchecked
+from lockstep.run.asking import Asking
 from lockstep.run.dynamic import Dynamic, Loose
 from lockstep.run.key import Bound, contract
 from lockstep.run.modes import ON, instead, mode
@@ -22,6 +23,7 @@ from lockstep.run.options import Options, options
 from lockstep.run.replicas import Replicas
 from lockstep.run.session import Session, session
 from lockstep.run.variant import Variant
+from lockstep.spmd.affine import place_here
 from lockstep.spmd.mesh import register
 
 if TYPE_CHECKING:
@@ -137,23 +139,25 @@ class CompiledStep:
             wanted = self.fingerprint(call, bound, words)
             replicas = self._replicas(bound) if not self._votes else None
         self._votes += 1
-        name, file = f"v{self._votes - 1}", file_of(wanted)
-        store = here.store(self.options.store)
-        hit = Hit(wanted, self.options.check, store, str(store.path_of(file)), here)
-        sizes = self.dynamic.sizes if loose else ()
-        build = Build(self.step, call, bound, wanted, self.options, here, replicas, sizes)
+        name, sizes = f"v{self._votes - 1}", self.dynamic.sizes if loose else ()
         if not self._variants:
             tell_unchecked(self.name, self.options, here)
+        build = Build(self.step, call, bound, wanted, self.options, here, replicas, sizes)
+        store, place = here.store(self.options.store), self._place()
+        asking = Asking(build, store, place)
+        first = asking.first()
         obtained = here.fleet.obtain(
             f"{self.name}/{name}",
-            {**wanted, "check": self.options.check},
-            file,
+            first.contract,
+            first.name,
             store,
-            build.run,
+            first.build,
             call=self._calls,
-            verify=hit.serves,
+            verify=first.verify,
             replicas=replicas,
-            second=build.second,
+            second=first.second,
+            place=place,
+            settle=asking.again,
         )
         with here.fleet.guard(f"loading {self.name}"):
             variant = load(obtained, self.name, name, here)
@@ -168,6 +172,10 @@ class CompiledStep:
         self._contracts[name] = words
         self._asked.append(asked)
         return variant
+
+    def _place(self) -> dict[str, int]:
+        """This rank's coordinates along the axes of the mesh, and its rank."""
+        return place_here(register(self.mesh).values() if self.mesh is not None else ())
 
     def _replicas(self, bound: Bound) -> Replicas | None:
         """What this rank's parameters are, where there are others to compare them with."""

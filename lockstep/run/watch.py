@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from lockstep import _compat
+from lockstep.capture.binding import WRITTEN
 
 SCALAR = (bool, int, float, str, bytes, type(None))
 CODE = (FunctionType, BuiltinFunctionType, MethodType, type, functools.partial)
@@ -37,6 +38,8 @@ def snapshot(value: Any, depth: int = 0) -> Any:
     kind = type(value)
     if isinstance(value, _FIXED):
         return kind, value
+    if isinstance(value, WRITTEN):
+        return kind, repr(value)
     if depth > _DEEPEST:
         return (kind,)
     if isinstance(value, dict):

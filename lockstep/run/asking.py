@@ -1,0 +1,71 @@
+"""What a rank asks the fleet for at a call that it has no program for, and how it asks again.
+
+Where ranks hold ints of their own that follow one formula, all of them ask for the program that
+has the formula in place of the numbers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from lockstep.build.early import Formulas, settled
+from lockstep.build.fingerprint import file_of
+from lockstep.capture.early import located
+from lockstep.fleet.obtain import Asked
+from lockstep.fleet.stores import ArtifactStore
+from lockstep.run.admit import Build, Hit
+from lockstep.spmd.affine import read_affine
+
+
+@dataclasses.dataclass(frozen=True)
+class Asking:
+    """One rank's question.
+
+    Args:
+        build: makes the program of the rank's own fingerprint.
+        store: where it may lie.
+        place: this rank's coordinates.
+    """
+
+    build: Build
+    store: ArtifactStore
+    place: dict[str, int]
+
+    def first(self) -> Asked:
+        """What is asked for as the fingerprint has it."""
+        return self._asked(self.build)
+
+    def again(self, found: list[Any]) -> Asked:
+        """What is asked for with formulas in the place of numbers.
+
+        Args:
+            found: as the ranks agreed on it: path, formula.
+
+        Raises:
+            CaptureError: there is a number that a capture can put nothing in place of.
+        """
+        read = [(path, read_affine(record)) for path, record in found]
+        formulas = [(path, formula) for path, formula in read if formula is not None]
+        return self._asked(with_formulas(self.build, formulas))
+
+    def _asked(self, build: Build) -> Asked:
+        file = file_of(build.wanted)
+        where, check = str(self.store.path_of(file)), build.options.check
+        hit = Hit(build.wanted, check, self.store, where, build.here, self.place)
+        contract = {**build.wanted, "check": check}
+        return Asked(contract, file, build.run, hit.serves, build.second)
+
+
+def with_formulas(build: Build, found: Formulas) -> Build:
+    """The build of the program that has formulas in place of this rank's own numbers.
+
+    Args:
+        found: as `lockstep.build.early.formulas` gives it for the fingerprints of all ranks.
+
+    Raises:
+        CaptureError: there is a number that a capture can put nothing in place of.
+    """
+    call, bound = build.call, build.bound
+    early = [located(path, formula, call, bound.state, bound.reach) for path, formula in found]
+    return dataclasses.replace(build, wanted=settled(build.wanted, found), early=tuple(early))

@@ -1,0 +1,102 @@
+"""The script of one rank: steps that reach an int which was read of the rank before, run twice.
+
+A name on the command line picks the step. The first call is compared with eager, to the bit; then
+what was read is changed on every rank, and the step is called and compared again.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+import lockstep as ls
+from lockstep.build.artifact import read_manifest
+from tests.ranks.launch import Here
+
+X = torch.arange(64.0).reshape(16, 4)
+
+
+class Window(nn.Module):
+    """Each rank works on rows of its own, whose bounds its constructor computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.start = dist.get_rank() * 2
+        self.bounds = [(self.start, self.start + 2)]
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, end = self.bounds[0]
+        return (x[self.start : self.start + 2] * self.weight + x[first:end]).sum() + self.start
+
+    def moved(self, by: int) -> None:
+        self.start += by
+        self.bounds[0] = (self.start, self.start + 2)
+
+
+class Middle(nn.Module):
+    """Only one rank differs, and it is none of the ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.start = 4 * (dist.get_rank() == 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.narrow(0, self.start, 4)  # the line
+
+
+class Branch(nn.Module):
+    """Python decides by what was read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stage = dist.get_rank()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.stage == 0:  # the line
+            x = x * 2
+        return x
+
+
+class Mixed(nn.Module):
+    """What differs besides has no formula."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.start, self.scale = dist.get_rank(), 1.0 + dist.get_rank()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[self.start] * self.scale
+
+
+def train(model: nn.Module, x: Tensor) -> Tensor:
+    loss = model(x)
+    if isinstance(model, Window):
+        loss.backward()
+    return loss
+
+
+def result_of(step: Any, model: nn.Module) -> list[Any]:
+    model.zero_grad()
+    loss = step(model, X.clone())
+    return [loss.tolist(), *(p.grad.tolist() for p in model.parameters() if p.grad is not None)]
+
+
+if __name__ == "__main__":
+    here = Here()
+    mesh = ls.mesh("cpu", dp=-1)
+    model = {"window": Window, "middle": Middle, "branch": Branch, "mixed": Mixed}[sys.argv[1]]()
+    step = ls.compile(mesh=mesh, backend=sys.argv[2], check="off")(train)
+    equal = []
+    for by in (0, 3):
+        if by and isinstance(model, Window):
+            model.moved(by)
+        eager = result_of(train, model)
+        equal += [result_of(step, model) == eager, model.start == dist.get_rank() * 2 + by]
+    paths = sorted((here.folder / "store").glob("*.lockstep"))
+    early = [read_manifest(path)["early"] for path in paths]
+    here.result({"equal": equal, "early": early})
