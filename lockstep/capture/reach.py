@@ -20,6 +20,7 @@ import torch
 from lockstep import _compat
 from lockstep.capture.binding import CODE, Call, Step, globals_in, names_in
 from lockstep.capture.origin import is_user_file
+from lockstep.capture.sinks import told_names
 from lockstep.capture.state import State
 
 _SITE = os.sep + "site-packages" + os.sep
@@ -50,6 +51,7 @@ class Reach:
     values: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     libraries: set[str] = field(default_factory=set)
     opaque: set[str] = field(default_factory=set)
+    told: set[int] = field(default_factory=set)  # ids of arguments that are only told something
     places: list[tuple[Any, str, Any]] = field(default_factory=list)
     holders: dict[str, Any] = field(default_factory=dict)
 
@@ -58,6 +60,8 @@ class Reach:
 
         Of a class that is all user code these are the mentioned ones; library code may read any.
         """
+        if id(owner) in self.told:
+            return
         walked = all(_is_users_class(base) for base in type(owner).__mro__ if base not in _BASES)
         for key, value in list(vars(owner).items()):
             if isinstance(value, (torch.Tensor, torch.nn.Module)) or key in _TORCHS:
@@ -68,7 +72,7 @@ class Reach:
 
 def reach(step: Step, call: Call, state: State) -> Reach:
     """Walk from a step and everything in its call."""
-    walk = _Walk()
+    walk, told = _Walk(), told_names(step.plain)
     walk.add(step.name, step.function)
     walk.mention(["forward"])
     for name, module in state.modules:
@@ -82,9 +86,12 @@ def reach(step: Step, call: Call, state: State) -> Reach:
         for hook in _compat.all_tensor_hooks(slot.tensor):
             walk.value(f"{slot.name}:hook", "hook", hook, None)
     for name, obj in call.objects.items():
-        walk.add(name, type(obj))
+        if name in told:
+            walk.found.told.add(id(obj))
+        else:
+            walk.add(name, type(obj))
     for name, leaf in zip(call.names, call.leaves, strict=True):
-        if isinstance(leaf, CODE):
+        if isinstance(leaf, CODE) and name not in told:
             walk.value(f"{name}:argument", "argument", leaf, None)
     for _, optimizer in state.optimizers:
         walk.add("optimizer", type(optimizer))
@@ -164,21 +171,22 @@ class _Walk:
             number += 1
             label = f"{same}#{number}"
         self.found.functions[label] = function
+        told = told_names(function)
         for name, cell in zip(
             function.__code__.co_freevars, function.__closure__ or (), strict=False
         ):
             held = Cell(cell)
-            if held.filled:
+            if held.filled and name not in told:
                 self.found.places.append((held, name, held.get(name)))
                 self.found.holders[f"{label}:{name}"] = held
                 self.value(f"{label}:{name}", name, held.get(name), None)
         for name, default in defaults_of(function).items():
             self.found.holders[f"{label}:{name}"] = function
             self.value(f"{label}:{name}", name, default, {name: default})
-        names = names_in(function.__code__)
+        names = [name for name in names_in(function.__code__) if name not in told]
         self.mention(names)
         for name in globals_in(function.__code__):
-            if name in function.__globals__:
+            if name in function.__globals__ and name not in told:
                 value = function.__globals__[name]
                 self.value(f"{function.__module__}:{name}", name, value, function.__globals__)
                 if isinstance(value, ModuleType):

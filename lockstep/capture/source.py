@@ -21,7 +21,7 @@ _MUTATORS = {
 
 def line_that_mentions(function: Any, name: str) -> str | None:
     """The "file:line" where a function first mentions a name; else where it starts."""
-    for node, file, offset in _nodes(function):
+    for node, file, offset in nodes_of(function):
         if isinstance(node, ast.Name) and node.id == name:
             return f"{short_path(file)}:{node.lineno + offset}"
     code: CodeType | None = getattr(function, "__code__", None)
@@ -34,7 +34,7 @@ def line_that_changes(sources: Iterable[Any], name: str) -> str | None:
     Constructors do not count: they run before a step does.
     """
     for source in sources:
-        for node, file, offset in _nodes(source):
+        for node, file, offset in nodes_of(source):
             if name in _changed_by(node):
                 return f"{short_path(file)}:{node.lineno + offset}"  # type: ignore[attr-defined]
     return None
@@ -70,7 +70,7 @@ def _value(node: ast.AST, frame: FrameType) -> Any:
     raise KeyError(ast.unparse(node))
 
 
-def _nodes(source: Any) -> Iterator[tuple[ast.AST, str, int]]:
+def nodes_of(source: Any) -> Iterator[tuple[ast.AST, str, int]]:
     """The syntax nodes of a function or class, its file, and what to add to their line numbers."""
     try:
         lines, start = inspect.getsourcelines(source)

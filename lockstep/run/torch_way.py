@@ -24,6 +24,7 @@ from lockstep.journal import Journal
 from lockstep.run.counting import counting, starts
 from lockstep.run.modes import OFF, TORCH_ONE_RANK, mode, tell
 from lockstep.run.session import open_journal
+from lockstep.spmd.effects import keep_out_of_compiler
 from lockstep.spmd.mesh import default_device_type, start_process_group
 
 TOLD_CALLS = 3  # the first calls are in the journal, as Lockstep's own are
@@ -62,6 +63,7 @@ class TorchStep:
         journal = _journal()
         begin = _Usage.now() if self._calls <= TOLD_CALLS else self._last.at(time.monotonic())
         if self._compiled is None:
+            keep_out_of_compiler()
             self._compiled = torch.compile(self._function)
             self._frames = _compat.frame_count()
         self._calls += 1

@@ -6,10 +6,14 @@ and each rank that is meant does it after the program ran; anywhere else it happ
 
 from __future__ import annotations
 
+import functools
+import os
 import sys
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
 from typing import Any, Protocol
 
 import torch
@@ -20,6 +24,7 @@ from lockstep.spmd.claims import Place, phase
 from lockstep.spmd.mesh import WORLD
 from lockstep.spmd.mesh import axis as axis_named
 
+_TORCH = str(Path(torch.__file__).parent) + os.sep
 PLAIN = (type(None), bool, int, float, str, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -98,7 +103,11 @@ def log(text: str, *values: Any, rank: int | None = None, **places: int) -> None
         >>> log("loss {:.3f}", torch.tensor(0.25))
         loss 0.250
     """
-    place = Place.of(sys._getframe(1))
+    doing(_log, text, values, rank, places)
+
+
+def _log(text: str, values: tuple[Any, ...], rank: int | None, places: dict[str, int]) -> None:
+    place = _asker()
     where = _where(rank, places, "ls.log", place)
     _check_values(values, "ls.log", place)
     _check_text(text, values, place)
@@ -106,7 +115,7 @@ def log(text: str, *values: Any, rank: int | None = None, **places: int) -> None
     if noting is not None:
         noting.log(text, values, where, place)
     elif phase() != "check" and where.here():
-        at_once(print_line, text, values)
+        print_line(text, values)
 
 
 def on_rank(rank: int, callback: Callable[..., Any], *values: Any) -> None:
@@ -115,7 +124,8 @@ def on_rank(rank: int, callback: Callable[..., Any], *values: Any) -> None:
     In a compiled step it is called after the program ran, in order with the step's other effects,
     once a call, with copies of the tensors as they were at this place of the step. An artifact
     holds its name alone, so that it is a function of a module, or one or a method that the step
-    itself reaches by name (a global, an argument, what it closes over). In a check nothing is called.
+    itself reaches by name (a global, an argument, what it closes over). What it does and changes is
+    no part of the program. In a check nothing is called.
 
     Args:
         rank: the rank that calls it.
@@ -129,7 +139,11 @@ def on_rank(rank: int, callback: Callable[..., Any], *values: Any) -> None:
         >>> on_rank(0, print, 3)
         3
     """
-    place = Place.of(sys._getframe(1))
+    doing(_on_rank, rank, callback, values)
+
+
+def _on_rank(rank: int, callback: Callable[..., Any], values: tuple[Any, ...]) -> None:
+    place = _asker()
     where = _where(rank, {}, "ls.on_rank", place)
     if not callable(callback):
         raise UsageError(
@@ -143,12 +157,31 @@ def on_rank(rank: int, callback: Callable[..., Any], *values: Any) -> None:
     if noting is not None:
         noting.call(callback, values, where, place)
     elif phase() != "check" and where.here():
-        at_once(callback, *[_copied(value) for value in values])
+        callback(*[_copied(value) for value in values])
 
 
-def at_once(act: Callable[..., Any], *arguments: Any) -> None:
-    """Do it now. Under `torch.compile` this is kept out of the graph: see `run/torch_way.py`."""
+def doing(act: Callable[..., Any], *arguments: Any) -> None:
+    """Do it. Under `torch.compile` another takes its place: see `keep_out_of_compiler`."""
     act(*arguments)
+
+
+@functools.cache
+def keep_out_of_compiler() -> None:
+    """Let `torch.compile` break its graph at an effect, and never look into one."""
+    global doing
+    doing = torch.compiler.disable(doing, reason="an effect of Lockstep's")
+
+
+def _asker() -> Place:
+    """The line that asks for an effect: the first outside of this file and of torch."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_back is not None:
+        name = frame.f_code.co_filename
+        if name != __file__ and not name.startswith(_TORCH):
+            break
+        frame = frame.f_back
+    assert frame is not None
+    return Place.of(frame)
 
 
 def print_line(text: str, values: tuple[Any, ...]) -> None:
