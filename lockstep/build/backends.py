@@ -46,4 +46,22 @@ def lower(graph: Lowerable, backend: str) -> Program:
         from lockstep.build.inductor_backend import lower_inductor
 
         return lower_inductor(graph)
-    raise UsageError(f"no back end is called {backend!r}", want=" or ".join(map(repr, NAMES)))
+    raise _unknown(backend)
+
+
+def code_of(graph: Lowerable, backend: str) -> tuple[str, dict[str, str]]:
+    """The program's text and its kernels' sources, without compiling those.
+
+    Args:
+        graph, backend: as `lower` has them; its program has this text, and these sources.
+    """
+    if backend == "inductor":
+        from lockstep.build.inductor_backend import inductor_code
+
+        return inductor_code(graph)
+    program = lower(graph, backend)
+    return program.text, program.sources
+
+
+def _unknown(backend: str) -> UsageError:
+    return UsageError(f"no back end is called {backend!r}", want=" or ".join(map(repr, NAMES)))

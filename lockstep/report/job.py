@@ -51,7 +51,7 @@ def run_job(command: Sequence[str], env: dict[str, str], limit_s: float) -> Outc
         except subprocess.TimeoutExpired:
             code = None
         finally:
-            _end(process)
+            end(process)
         output.seek(0)
         text = output.read().decode(errors="replace")
     return Outcome(code, text, time.monotonic() - begin)
@@ -74,7 +74,7 @@ def _termination_as_exit() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[bytes]) -> None:
     """Ask the job to end, then make it end: ranks have sessions of their own, and may not hear."""
     if process.poll() is not None:
         return
