@@ -308,7 +308,10 @@ def is_tracing() -> bool:
 PRIVATE_PACKAGES = ("torch._inductor", "torch._dynamo", "torch._functorch")
 
 # What generated modules import from private places and Lockstep's loader gives in their stead.
-STAND_INS = frozenset({"extern_kernels", "assert_tensor_metadata", "align", "empty_strided"})
+STAND_INS = frozenset(
+    {"extern_kernels", "assert_tensor_metadata", "align", "empty_strided"}
+    | {"copy_if_misaligned", "get_raw_stream"}
+)
 
 # Notes for Dynamo on an output whose size may differ: no rank reads them.
 MARKS_OUTPUT = "_mark_dynamic_"
@@ -361,6 +364,24 @@ def built_library(argtypes: list[str], source: str) -> str:
     return CppPythonBindingsCodeCache.load_pybinding(argtypes, source).__self__.__file__
 
 
+@contextlib.contextmanager
+def kernels_uncompiled() -> Iterator[None]:
+    """Generate code whose kernels nobody compiles or tunes: what lowering makes is not run."""
+    from torch._inductor.async_compile import AsyncCompile
+    from torch._inductor.codegen.wrapper import PythonWrapperCodegen
+
+    cpp, triton = AsyncCompile.cpp_pybinding, AsyncCompile.triton
+    tune = PythonWrapperCodegen.generate_and_run_autotune_block
+    AsyncCompile.cpp_pybinding = lambda self, argtypes, source: None  # type: ignore[method-assign]
+    AsyncCompile.triton = lambda self, name, source, device_str="": None  # type: ignore[method-assign]
+    PythonWrapperCodegen.generate_and_run_autotune_block = lambda self: None  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        AsyncCompile.cpp_pybinding, AsyncCompile.triton = cpp, triton  # type: ignore[method-assign]
+        PythonWrapperCodegen.generate_and_run_autotune_block = tune  # type: ignore[method-assign]
+
+
 def cpp_compile_errors() -> tuple[type[Exception], type[Exception]]:
     """What Inductor raises where the C++ compiler failed, and where there is none."""
     from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
@@ -377,6 +398,75 @@ def tensor_pointer_address() -> int:
 def assert_size_stride(tensor: Any, size: Any, stride: Any, name: str | None) -> None:
     """The C++ check that generated code makes of an operator's result."""
     torch._C._dynamo.guards.assert_size_stride(tensor, size, stride, name)
+
+
+# --- build and run: kernels of an accelerator (torch 2.14.1, read; launched on none yet) ---------
+
+
+# A Triton source tells whether caches were on when it was generated; that is no part of it.
+CACHES_OFF = ("'force_disable_caches': True", "'force_disable_caches': False")
+
+
+def triton_kernel(name: str, source: str) -> dict[str, Any]:
+    """The binary that Inductor made of a Triton source in this process, and how it is started.
+
+    Raises:
+        ValueError: several configurations are left, or torch's static launcher can't take it.
+    """
+    from torch._inductor.async_compile import AsyncCompile
+    from torch._inductor.runtime.triton_heuristics import GridExpr
+
+    tuner = AsyncCompile().triton(name, source, device_str="cuda")
+    tuner = tuner.result() if hasattr(tuner, "result") else tuner
+    if len(tuner.launchers) != 1:
+        raise ValueError(f"{len(tuner.launchers)} configurations are left after tuning")
+    config = tuner.launchers[0].config
+    (made,) = [one for one in tuner.compile_results if one.config is config]
+    static = made.kernel
+    if not hasattr(static, "arg_tys") or made.inductor_meta.get("host_tma_descriptor_args"):
+        raise ValueError("it is not for the static launcher")
+    _, takes, absent = made._get_arg_lists(static.arg_names, static.declared_constexprs)
+    gives = [
+        argument
+        for i, argument in enumerate(static.arg_names)
+        if i not in static.full_constexprs and argument not in absent
+    ]
+    grid = GridExpr.from_meta(made.inductor_meta, made.config)
+    return {
+        "entry": static.name,
+        "warps": static.num_warps,
+        "shared": static.shared,
+        "types": static.arg_tys,
+        "nulls": static.has_global_scratch + static.has_profile_scratch,
+        "takes": list(takes),
+        "gives": gives,
+        "before": list(grid.prefix),
+        "grid": [grid.x_grid, grid.y_grid, grid.z_grid],
+        "binary": static.cubin_raw,
+    }
+
+
+def cubin_launcher() -> tuple[Callable[..., int], Callable[..., None]]:
+    """torch's launcher of CUDA binaries: what loads a file's function, and what starts one.
+
+    It is C++ that comes with `import torch`. It has no public name, as all of Inductor's run time.
+    """
+    from torch._C import _StaticCudaLauncher as launcher
+
+    def load(path: str, entry: str, shared: int, device: int) -> int:
+        return launcher._load_kernel(path, entry, shared, device)[-3]  # then registers, spills
+
+    return load, launcher._launch_kernel
+
+
+def copy_if_misaligned(tensor: Any) -> Any:
+    """What generated code does to an input before a kernel that wants it aligned."""
+    return torch._C._dynamo.guards.copy_if_misaligned(tensor)
+
+
+def raw_stream(device: int) -> int:
+    """The stream that generated code starts kernels on: the current one of a device."""
+    return torch._C._cuda_getCurrentRawStream(device)
 
 
 def storage_identity(tensor: Any) -> int:
@@ -600,6 +690,17 @@ def hook_tables(module: Any) -> tuple[dict[int, Any], ...]:
         module._forward_pre_hooks,
         module._backward_hooks,
         module._backward_pre_hooks,
+    )
+
+
+def global_module_hooks() -> tuple[dict[int, Any], ...]:
+    """The hooks that run at every module's forward or backward: no public list exists."""
+    hooks = torch.nn.modules.module
+    return (
+        hooks._global_forward_hooks,
+        hooks._global_forward_pre_hooks,
+        hooks._global_backward_hooks,
+        hooks._global_backward_pre_hooks,
     )
 
 

@@ -110,7 +110,10 @@ def pack(
     """
     blobs = {"program.py": program.text.encode()}
     blobs |= {f"kernels/{digest}.so": library for digest, library in program.kernels.items()}
-    blobs |= {f"kernels/{digest}.cpp": text.encode() for digest, text in program.sources.items()}
+    blobs |= {f"kernels/{name}": data for name, data in program.files.items()}
+    for digest, source in program.sources.items():
+        language = "py" if f"{digest}.cubin" in program.files else "cpp"
+        blobs[f"kernels/{digest}.{language}"] = source.encode()
     taken = sorted(set(blobs) & set(extra or {}))
     reserved = sorted(set(_RESERVED) & set(manifest))
     if taken or reserved:

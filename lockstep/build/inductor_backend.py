@@ -13,12 +13,13 @@ from typing import Any
 from lockstep import _compat
 from lockstep.build.backends import Lowerable
 from lockstep.build.cpu import kernel_features
+from lockstep.build.cubins import Triton, compiled
 from lockstep.build.graph_backend import graph_text
 from lockstep.build.holdable import check_nodes
 from lockstep.build.outputs import split_outputs
 from lockstep.build.program import Program
-from lockstep.build.requires import basic_requires, kernel_requires
-from lockstep.build.rewrite import Rewritten, rewrite
+from lockstep.build.requires import accelerator_kind, basic_requires, kernel_requires
+from lockstep.build.rewrite import Kernel, Rewritten, rewrite
 from lockstep.build.scalars import lift_weights
 from lockstep.errors import LockstepError, LoweringError, ToolchainError
 
@@ -29,6 +30,7 @@ _OPTIONS = {
     "aot_inductor.enable_line_tables": False,  # twice the size, and slower to write
     "freezing": False,  # it would put the building rank's weights into the program
     "cpp_wrapper": False,  # the program is Python text
+    "strict_static_triton_launcher": True,  # an accelerator's kernels are started without Triton
 }
 
 
@@ -42,24 +44,52 @@ def lower_inductor(graph: Lowerable) -> Program:
         ToolchainError: LS201, this machine has no working C++ compiler.
     """
     nodes = list(graph.gm.graph.nodes)
+    program = _compiled(graph, {})
+    if program is None:
+        return Program("inductor", graph_text(graph.gm), {}, basic_requires(nodes))
+    libraries, binaries = _libraries(program), _binaries(program)
+    requires = basic_requires(nodes) | kernel_requires(kernel_features() if libraries else ())
+    if binaries:
+        requires |= {"accelerator": accelerator_kind()}
+    return Program("inductor", program.text, libraries, requires, _sources(program), binaries)
+
+
+def inductor_code(graph: Lowerable) -> tuple[str, dict[str, str]]:
+    """Generate the graph's code anew, whatever caches hold, and compile none of it.
+
+    Returns:
+        The text and the kernels' sources of the program that `lower_inductor` gives.
+
+    Raises:
+        LoweringError: as there.
+    """
+    with _compat.kernels_uncompiled():
+        program = _compiled(graph, {"force_disable_caches": True})
+    return (program.text, _sources(program)) if program else (graph_text(graph.gm), {})
+
+
+def _compiled(graph: Lowerable, options: dict[str, Any]) -> Rewritten | None:
+    """The rewritten code of a graph; None where there is nothing to compile."""
+    nodes = list(graph.gm.graph.nodes)
     check_nodes(nodes)
     split = split_outputs(graph.gm)
     lift_weights(split.gm)
     try:
-        with _compat.inductor_options(_OPTIONS):
+        with _compat.inductor_options(_OPTIONS | options):
             source = _compat.compile_to_python(split.gm, graph.fakes)
             program = rewrite(source, split.epilogue)
-            libraries = _libraries(program)
     except LockstepError:
         raise
     except Exception as error:
         if _compat.is_nothing_to_compile(error):  # views and inputs alone: there is no kernel
-            return Program("inductor", graph_text(graph.gm), {}, basic_requires(nodes))
+            return None
         raise _translated(error) from error
     check_operators(program.operators, nodes)
-    requires = basic_requires(nodes) | kernel_requires(kernel_features() if libraries else ())
-    sources = {digest: kernel.source for digest, kernel in program.kernels.items()}
-    return Program("inductor", program.text, libraries, requires, sources)
+    return program
+
+
+def _sources(program: Rewritten) -> dict[str, str]:
+    return {digest: kernel.source for digest, kernel in program.kernels.items()}
 
 
 def check_operators(operators: frozenset[str], nodes: Iterable[Any]) -> None:
@@ -85,10 +115,29 @@ def check_operators(operators: frozenset[str], nodes: Iterable[Any]) -> None:
 
 def _libraries(program: Rewritten) -> dict[str, bytes]:
     """Read the libraries that this process has just built: hits in the compiler's own table."""
-    return {
-        digest: Path(_compat.built_library(list(kernel.argtypes), kernel.source)).read_bytes()
-        for digest, kernel in program.kernels.items()
-    }
+    try:
+        with _compat.inductor_options(_OPTIONS):
+            return {
+                digest: Path(
+                    _compat.built_library(list(kernel.argtypes), kernel.source)
+                ).read_bytes()
+                for digest, kernel in program.kernels.items()
+                if isinstance(kernel, Kernel)
+            }
+    except Exception as error:
+        raise _translated(error) from error
+
+
+def _binaries(program: Rewritten) -> dict[str, bytes]:
+    """Read the accelerator's binaries that this process has just made, and how they are started."""
+    kernels = {d: kernel for d, kernel in program.kernels.items() if isinstance(kernel, Triton)}
+    try:
+        with _compat.inductor_options(_OPTIONS):
+            return compiled(kernels)
+    except LockstepError:
+        raise
+    except Exception as error:
+        raise _translated(error) from error
 
 
 def _is_machine_trouble(error: BaseException | None) -> bool:

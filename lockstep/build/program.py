@@ -16,9 +16,10 @@ class Program:
             empties its list, so that inputs are freed as early as eager frees them. The loader
             runs it with gradients and autocast off.
         kernels: digest of a kernel's generated source -> the bytes of its shared library.
-        requires: what a rank must have to load it: {"torch", "torch_git", "ops"}, and with kernels
-            also {"machine", "python_abi", "cpu_features"}.
-        sources: digest of a kernel -> the C++ that its library was compiled from, to be read.
+        requires: what a rank must have to load it: {"torch", "torch_git", "ops"}, with kernels
+            also {"machine", "python_abi", "cpu_features"}, with an accelerator {"accelerator"}.
+        sources: digest of a kernel -> the C++ or Triton that it was compiled from, to be read.
+        files: of an accelerator's kernels: "<digest>.cubin" and how it is started, "<digest>.json".
 
     Example:
         >>> Program("graph", "def call(inputs): return ()", {}, {}).backend
@@ -30,3 +31,4 @@ class Program:
     kernels: dict[str, bytes] = field(repr=False)
     requires: dict[str, Any]
     sources: dict[str, str] = field(repr=False, default_factory=dict)
+    files: dict[str, bytes] = field(repr=False, default_factory=dict)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from typing import Any
 
@@ -17,9 +17,35 @@ def basic_requires(nodes: Iterable[Any]) -> dict[str, Any]:
     import torch
 
     overload = _compat.op_overload_type()
+    nodes = list(nodes)
     names = {node.target.name() for node in nodes if isinstance(node.target, overload)}
     ops = sorted(name for name in names if not name.startswith(_BUILTIN_OPS))
-    return {"torch": str(torch.__version__), "torch_git": torch.version.git_version, "ops": ops}
+    basic = {"torch": str(torch.__version__), "torch_git": torch.version.git_version, "ops": ops}
+    kinds = {value.device.type for node in nodes for value in _tensors(node)} - {"cpu", "meta"}
+    return basic | ({"accelerator": {"type": kinds.pop()}} if kinds else {})
+
+
+def _tensors(node: Any) -> Iterator[Any]:
+    """The tensors that a node of a captured graph gives."""
+    import torch
+
+    for value in _compat.pytree.tree_leaves(node.meta.get("val")):
+        if isinstance(value, torch.Tensor):
+            yield value
+
+
+def accelerator_kind() -> dict[str, Any] | None:
+    """Return what compiled kernels need of this process' accelerator; None: it has none."""
+    import torch
+
+    device = _compat.current_accelerator()
+    if device is None:
+        return None
+    if device.type != "cuda":
+        return {"type": device.type}
+    major, minor = torch.cuda.get_device_capability(device)
+    name = torch.cuda.get_device_name(device)
+    return {"type": "cuda", "name": name, "capability": f"{major}.{minor}"}
 
 
 def kernel_requires(features: Iterable[str]) -> dict[str, Any]:
@@ -58,8 +84,23 @@ def check_requires(requires: dict[str, Any], source: str) -> None:
                 why="a program is exact only for what it was built with",
                 fix="build it again here, or run it where it was built for",
             )
+    if "accelerator" in requires:
+        _check_accelerator(requires["accelerator"], source)
     _check_features(requires.get("cpu_features", []), source)
     _check_ops(requires.get("ops", []), source)
+
+
+def _check_accelerator(wanted: dict[str, Any], source: str) -> None:
+    here = accelerator_kind() or {}
+    if any(here.get(key) != value for key, value in wanted.items()):
+        raise ArtifactError(
+            "built for another accelerator",
+            where=source,
+            got=" ".join(here.values()) or "none",
+            want=" ".join(wanted.values()),
+            why="kernels run on the kind that they were compiled for",
+            fix="build it again here, or run it where it was built for",
+        )
 
 
 def _check_features(wanted: list[str], source: str) -> None:

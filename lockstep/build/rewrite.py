@@ -14,10 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from lockstep import _compat
+from lockstep.build.cubins import Triton
 from lockstep.errors import LoweringError
 
 _PUBLIC = {"math", "cmath", "contextlib", "functools", "torch"}
-_PROVIDED = {"kernel", "extern_kernels", "__name__"}
+_PROVIDED = {"kernel", "cubin", "extern_kernels", "__name__"}
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Rewritten:
     """The module that ranks execute, the kernels it names by digest, the operators it calls."""
 
     text: str
-    kernels: dict[str, Kernel]
+    kernels: dict[str, Kernel | Triton]
     operators: frozenset[str]
 
 
@@ -54,7 +55,7 @@ def rewrite(source: str, epilogue: str = "") -> Rewritten:
         LoweringError: LS200, naming the import, kernel kind or operator that can't be held.
     """
     tree = ast.parse(source + epilogue)
-    kernels: dict[str, Kernel] = {}
+    kernels: dict[str, Kernel | Triton] = {}
     tree = _Unmarked().visit(tree)
     body = [_replaced(item, kernels) for item in tree.body]
     tree.body = _needed([item for item in body if item is not None])
@@ -88,7 +89,7 @@ class _Unmarked(ast.NodeTransformer):
         return None if named == [_compat.MARKS_OUTPUT] else node
 
 
-def _replaced(item: ast.stmt, kernels: dict[str, Kernel]) -> ast.stmt | None:
+def _replaced(item: ast.stmt, kernels: dict[str, Kernel | Triton]) -> ast.stmt | None:
     """Return the statement to keep at module level: without async_compile, by digest."""
     if isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant):
         return None
@@ -100,13 +101,24 @@ def _replaced(item: ast.stmt, kernels: dict[str, Kernel]) -> ast.stmt | None:
         return None
     if not isinstance(value, ast.Call) or not (name or "").startswith("async_compile."):
         return item
-    if name != "async_compile.cpp_pybinding" or len(value.args) != 2 or value.keywords:
-        raise _refusal(f"a kernel of the kind {name}", "kernels compiled for the CPU by C++")
-    argtypes, source = (ast.literal_eval(argument) for argument in value.args)
-    kernel = Kernel(tuple(argtypes), source)
+    kernel, function = _kernel(name or "", value)
     kernels[kernel.digest] = kernel
-    value.func, value.args = ast.Name("kernel", ast.Load()), [ast.Constant(kernel.digest)]
+    value.func, value.args = ast.Name(function, ast.Load()), [ast.Constant(kernel.digest)]
+    value.keywords = []
     return item
+
+
+def _kernel(name: str, value: ast.Call) -> tuple[Kernel | Triton, str]:
+    """The kernel that a call has compiled, and the function of a rank's loader that gives it."""
+    options = {option.arg: ast.unparse(option.value) for option in value.keywords}
+    if name == "async_compile.cpp_pybinding" and len(value.args) == 2 and not options:
+        argtypes, source = (ast.literal_eval(argument) for argument in value.args)
+        return Kernel(tuple(argtypes), source), "kernel"
+    if name == "async_compile.triton" and len(value.args) == 2:
+        if options.get("device_str") == "'cuda'":
+            name, source = (ast.literal_eval(argument) for argument in value.args)
+            return Triton(name, source.replace(*_compat.CACHES_OFF)), "cubin"
+    raise _refusal(f"a kernel of the kind {name}", "kernels by C++ for the CPU, by Triton for CUDA")
 
 
 def _needed(body: list[ast.stmt]) -> list[ast.stmt]:

@@ -18,6 +18,7 @@ from typing import Any
 from lockstep import _compat
 from lockstep.build.artifact import Artifact
 from lockstep.errors import ArtifactError
+from lockstep.run.cubins import cubins
 
 # Where Inductor's C++ bindings look for the one function they need of torch, as a decimal address.
 _POINTER = "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"
@@ -38,9 +39,12 @@ def scope_for(artifact: Artifact) -> dict[str, Any]:
     externs = {name: _extern(torch, path) for name, path in _compat.EXTERN_KERNELS.items()}
     return scope | {
         "kernel": _kernels(artifact),
+        "cubin": cubins(artifact.blobs, artifact.digest[:12]),
         "extern_kernels": types.SimpleNamespace(**externs),
         "assert_tensor_metadata": assert_tensor_metadata,
         "align": align,
+        "copy_if_misaligned": _compat.copy_if_misaligned,
+        "get_raw_stream": _compat.raw_stream,
         "empty_strided": torch.empty_strided,
     }
 
