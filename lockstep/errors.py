@@ -85,6 +85,12 @@ class ArtifactError(LockstepError):
     code = "LS210"
 
 
+class SignatureError(ArtifactError):
+    """An artifact is not signed by whom this job trusts, or a key cannot be used."""
+
+    code = "LS211"
+
+
 class AlarmError(LockstepError):
     """Something traced, compiled or started a process where only loading was allowed."""
 

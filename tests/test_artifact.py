@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.build import artifact as format1
+from lockstep.build import format as the_format
 from lockstep.build.artifact import Artifact, pack, read_manifest
 from lockstep.build.program import Program
 from lockstep.errors import ArtifactError, UsageError
@@ -38,16 +38,19 @@ def test_round_trip_and_one_spelling() -> None:
     assert artifact.digest == hashlib.sha256(data).hexdigest()
     assert artifact.manifest["backend"] == "graph"
     assert artifact.manifest["requires"] == {"torch": "2"}
-    assert sorted(artifact.blobs) == ["empty", "kernels/ab12.so", "program.py", "source_map.json"]
+    assert sorted(artifact.blobs) == [
+        *("empty", "kernels/ab12.so", "program.code", "program.py", "source_map.json"),
+    ]
 
 
 def test_bytes_are_where_the_documentation_says() -> None:
     data = tiny().to_bytes()
     magic, version, length = struct.unpack_from("<8sII", data)
-    assert (magic, version) == (b"\x89LOCKSTP", 1)
-    text = data[48 : 48 + length]
+    assert (magic, version) == (b"\x89LOCKSTP", 2)
+    assert data[48:144] == bytes(96)
+    text = data[144 : 144 + length]
     assert data[16:48] == hashlib.sha256(text).digest()
-    start = (48 + length + 63) // 64 * 64
+    start = (144 + length + 63) // 64 * 64
     for row in json.loads(text)["blobs"]:
         blob = data[start + row["offset"] :][: row["size"]]
         assert row["offset"] % 64 == 0
@@ -60,14 +63,14 @@ def test_every_flipped_bit_is_found() -> None:
     for at in range(len(data)):
         changed = bytearray(data)
         changed[at] ^= 1 << (at % 8)
-        with pytest.raises(ArtifactError, match=r"LS210: "):
+        with pytest.raises(ArtifactError, match=r"LS21[01]: "):
             Artifact.from_bytes(bytes(changed))
 
 
 def test_every_cut_is_found() -> None:
     data = tiny().to_bytes()
     for length in range(len(data)):
-        with pytest.raises(ArtifactError, match=r"LS210: "):
+        with pytest.raises(ArtifactError, match=r"LS21[01]: "):
             Artifact.from_bytes(data[:length])
     with pytest.raises(ArtifactError, match="bytes after the last blob"):
         Artifact.from_bytes(data + b"\0")
@@ -85,7 +88,7 @@ def test_any_blobs_round_trip(blobs: dict[str, bytes]) -> None:
 
 @given(st.binary(max_size=300))
 def test_arbitrary_bytes_are_refused_and_nothing_else(data: bytes) -> None:
-    for lead in (b"", b"\x89LOCKSTP", b"\x89LOCKSTP\x01\0\0\0"):
+    for lead in (b"", b"\x89LOCKSTP", b"\x89LOCKSTP\x02\0\0\0"):
         with pytest.raises(ArtifactError):
             Artifact.from_bytes(lead + data)
 
@@ -97,9 +100,8 @@ def forged(manifest: object, blobs: bytes = b"") -> bytes:
         if isinstance(manifest, bytes)
         else json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()
     )
-    head = (
-        struct.pack("<8sII32s", b"\x89LOCKSTP", 1, len(text), hashlib.sha256(text).digest()) + text
-    )
+    digest = hashlib.sha256(text).digest()
+    head = struct.pack("<8sII32s96s", b"\x89LOCKSTP", 2, len(text), digest, bytes(96)) + text
     return head + bytes(-len(head) % 64) + blobs
 
 
@@ -109,7 +111,8 @@ def row(**changed: object) -> dict[str, object]:
 
 
 def test_a_forged_file_can_be_sound() -> None:
-    assert read_manifest(forged({"blobs": [row()]}, b"x"))["blobs"] == [row()]
+    sound = {"backend": "graph", "requires": {}, "blobs": [row()]}
+    assert read_manifest(forged(sound, b"x"))["blobs"] == [row()]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +122,7 @@ def test_a_forged_file_can_be_sound() -> None:
         (b'{"blobs":[],"blobs":[]}', "another spelling"),
         (b"[]", "another spelling"),
         (b"\xff", "not JSON"),
-        (b"[" * 100_000, "not JSON"),
+        (b"[" * 100_000, "brackets that do not close"),
         ({}, "unsound table"),
         ({"blobs": [row(name="../a")]}, "unsound table"),
         ({"blobs": [row(name="/a")]}, "unsound table"),
@@ -128,6 +131,7 @@ def test_a_forged_file_can_be_sound() -> None:
         ({"blobs": [row(size=1 << 60)]}, "unsound table"),
         ({"blobs": [row(offset=64)]}, "wrong offset"),
         ({"blobs": [row(), row(offset=64)]}, "not sorted and single"),
+        ({"blobs": [row()]}, "manifest.backend is missing"),
         ({"blobs": [row(size=2)]}, "cut short"),
         (
             {"blobs": [row(size=7 << 30), row(name="b", offset=7 << 30, size=2 << 30)]},
@@ -141,10 +145,10 @@ def test_forged_manifests_are_refused(manifest: object, said: str) -> None:
 
 
 def test_limits_hold_before_anything_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(format1, "MAX_BLOBS", 0)
+    monkeypatch.setattr(the_format, "MAX_BLOBS", 0)
     with pytest.raises(ArtifactError, match="at most 0 of"):
         Artifact.from_bytes(forged({"blobs": [row()]}, b"x"))
-    huge = struct.pack("<8sII32s", b"\x89LOCKSTP", 1, 0xFFFFFFFF, bytes(32)) + bytes(100)
+    huge = struct.pack("<8sII32s", b"\x89LOCKSTP", 2, 0xFFFFFFFF, bytes(32)) + bytes(100)
     with pytest.raises(ArtifactError, match="a changed manifest length"):
         Artifact.from_bytes(huge)
 
@@ -159,11 +163,11 @@ def test_messages_name_source_got_and_wanted() -> None:
     assert lines[1] == "  at   runs/step.lockstep"
     assert lines[3] == f"  want {hashlib.sha256(b'{}').hexdigest()}"
     assert lines[4].startswith("  fix  build it again")
-    newer = tiny().to_bytes().replace(b"STP\x01", b"STP\x02", 1)
+    newer = tiny().to_bytes().replace(b"STP\x02", b"STP\x03", 1)
     with pytest.raises(ArtifactError) as caught:
         Artifact.from_bytes(newer)
     assert str(caught.value) == (
-        "LS210: another format version\n  at   <bytes>\n  got  format 2\n  want format 1\n"
+        "LS210: another format version\n  at   <bytes>\n  got  format 3\n  want format 2\n"
         "  fix  use the Lockstep that built it, or build it again with this one"
     )
     with pytest.raises(ArtifactError, match="not a Lockstep artifact"):

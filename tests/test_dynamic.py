@@ -15,7 +15,7 @@ import lockstep as ls
 from lockstep.build.graph_backend import graph_text
 from lockstep.capture.binding import Step
 from lockstep.capture.capture import capture_call
-from lockstep.capture.sizes import Size
+from lockstep.capture.ranges import Size
 from lockstep.capture.state import collect
 from lockstep.errors import CaptureError, ContractError, UsageError
 from lockstep.run.dynamic import fits, read_dynamic

@@ -11,13 +11,20 @@ import pytest
 
 from lockstep.cli import main
 from lockstep.cli.app import VERBS
+from lockstep.cli.plain import PLAIN
 from tests.sources import ROOT
 
 WORDS: dict[str, list[str]] = {
     "show": ["FILE"],
+    "verify": ["FILE"],
+    "keygen": ["FILE"],
     "check": [
         *("SCRIPT", "ARGS", "--world-size", "--mesh", "--json", "--format", "--fix"),
         *("--patch", "--repair-s", "--capture", "--calls", "--timeout"),
+    ],
+    "build": [
+        *("SCRIPT", "ARGS", "--world-size", "--mesh", "--store", "--steps", "--device"),
+        *("--real", "--all-coordinates", "--calls", "--timeout"),
     ],
     "explain": [
         *("FILE", "LINE", "SCRIPT", "ARGS", "--world-size", "--mesh", "--calls", "--timeout"),
@@ -47,10 +54,12 @@ def test_the_flags_of_each_verb_are_those_listed_here(verb, capsys):
 
 
 def test_a_new_flag_would_be_seen(monkeypatch, capsys):
-    def show(file: str, deep: bool = False) -> int:
+    def verb(file: str, deep: str = "") -> int:
         return 0
 
-    monkeypatch.setitem(VERBS, "show", show)
+    monkeypatch.setitem(VERBS, "compare", verb)
+    assert "--deep" in words_of("compare", capsys)
+    monkeypatch.setitem(PLAIN, "show", verb)
     assert "--deep" in words_of("show", capsys)
 
 

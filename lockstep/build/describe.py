@@ -1,20 +1,22 @@
-"""The text of `lockstep show`: an artifact's manifest in rows; nothing of it is executed."""
+"""The text of `lockstep show`: an artifact's manifest in rows; nothing of it is executed.
+
+The standard library alone is used.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
-from lockstep.build.artifact import VERSION, read_manifest
-from lockstep.capture.sizes import Size, readable
+from lockstep.build.inspect import Inspected, inspect, size_text
+from lockstep.capture.ranges import Size, readable
 
 _SHORT = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
 _TOLD = {
+    "code",
     "step",
     "backend",
     "nodes",
@@ -31,24 +33,28 @@ _TOLD = {
 
 
 def describe(path: str | os.PathLike[str]) -> str:
-    """Verify an artifact's file and tell what is in it.
+    """Verify the file of an artifact, or of a bundle, and tell what is in it.
 
     Args:
         path: the file.
 
     Returns:
         Lines of text: the step, who built it and what it needs, its inputs, outputs and
-        collectives, its blobs, and the fingerprint's fields.
+        collectives, its blobs, and the fingerprint's fields. Of a bundle, its artifacts.
 
     Raises:
-        ArtifactError: LS210, the file is damaged or foreign.
+        ArtifactError: LS210, the file is damaged or foreign; LS211, not signed as asked.
         OSError: the file can't be read.
     """
-    manifest = read_manifest(path)
-    with Path(path).open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    seen = inspect(path)
+    manifest = seen.manifest
+    if seen.artifacts:
+        rows = [
+            (one.name, size_text(one.size), one.digest[:16], one.step) for one in seen.artifacts
+        ]
+        return printable("\n\n".join(["\n".join(seen.head()), _table("artifacts", rows)]))
     parts = [
-        _head(Path(path), digest, manifest),
+        _head(seen),
         _requires(manifest.get("requires", {})),
         _contract(manifest.get("contract", {})),
         _schedule(manifest.get("schedule", [])),
@@ -57,12 +63,18 @@ def describe(path: str | os.PathLike[str]) -> str:
         _fields("fingerprint", manifest.get("fingerprint", {})),
         _fields("also", {key: manifest[key] for key in sorted(set(manifest) - _TOLD)}),
     ]
-    return "\n\n".join(part for part in parts if part)
+    return printable("\n\n".join(part for part in parts if part))
 
 
-def _head(path: Path, digest: str, manifest: dict[str, Any]) -> str:
-    size = path.stat().st_size
-    lines = [f"{path.name}: verified, {_bytes(size)}, format {VERSION}", f"  sha256    {digest}"]
+def printable(text: str) -> str:
+    """Escape what would steer a terminal, or that no terminal can show."""
+    return "".join(
+        char if char == "\n" or char.isprintable() else ascii(char)[1:-1] for char in text
+    )
+
+
+def _head(seen: Inspected) -> str:
+    manifest, lines = seen.manifest, seen.head()
     nodes = f", {manifest['nodes']} nodes" if "nodes" in manifest else ""
     step = manifest.get("step", "no name")
     lines.append(f"  step      {step}, back end {manifest['backend']}{nodes}")
@@ -152,7 +164,7 @@ def _check(check: dict[str, Any]) -> str:
 
 
 def _blobs(blobs: list[dict[str, Any]]) -> str:
-    rows = [(row["name"], _bytes(row["size"]), row["sha256"][:16]) for row in blobs]
+    rows = [(row["name"], size_text(row["size"]), row["sha256"][:16]) for row in blobs]
     return _table("blobs", rows)
 
 
@@ -182,10 +194,6 @@ def _type(item: dict[str, Any]) -> str:
 def _rest(item: dict[str, Any], *but: str) -> str:
     rest = {key: value for key, value in item.items() if key not in but and value not in (None, -1)}
     return " ".join(f"{key} {value}" for key, value in rest.items())
-
-
-def _bytes(size: int) -> str:
-    return f"{size} bytes" if size < 10_000 else f"{size / 1e6:.2f} MB"
 
 
 def _table(title: str, rows: Iterable[tuple[Any, ...]]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -12,26 +11,9 @@ import torch
 from lockstep import _compat
 from lockstep.capture.graph import InputSpec
 from lockstep.capture.origin import user_line
+from lockstep.capture.ranges import Size
 from lockstep.capture.refusal import refuse
 from lockstep.errors import CaptureError
-
-
-@dataclass(frozen=True)
-class Size:
-    """One dimension of an argument, and the sizes that it may have, both ends included."""
-
-    name: str
-    dim: int
-    low: int
-    high: int
-
-    @property
-    def ends(self) -> str:
-        """The range, as a shape shows it."""
-        return f"{self.low}..{self.high}"
-
-    def __str__(self) -> str:
-        return f"{self.name}.shape[{self.dim}]"
 
 
 @dataclass(frozen=True)
@@ -130,11 +112,6 @@ def _contiguous(shape: Sequence[int], stride: Sequence[int]) -> bool:
             return False
         expected *= size
     return True
-
-
-def readable(text: str, sizes: Sequence[Size]) -> str:
-    """A guard with the sizes' names in place of n0, n1, ..."""
-    return re.sub(r"\bn(\d+)\b", lambda found: str(sizes[int(found[1])]), text)
 
 
 def _fixed(size: Size, fixed: int, line: str | None) -> CaptureError:

@@ -1,3 +1,3 @@
 """The `lockstep` command."""
 
-from lockstep.cli.app import main as main
+from lockstep.cli.plain import main as main

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-import tyro
 
 from lockstep.cli.files import readable
 
 
-def show(file: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FILE")]) -> int:
-    """Print what is in an artifact, without executing any of it.
+def show(file: Path, /) -> int:
+    """Print what is in an artifact or a bundle, without executing any of it.
 
     Args:
-        file: the artifact.
+        file: the artifact, or the bundle.
     """
     path = readable(file, "an artifact")
     from lockstep.build.describe import describe

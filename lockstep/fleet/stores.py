@@ -6,10 +6,11 @@ import errno
 import os
 import re
 import socket
-import stat
 import time
 from pathlib import Path
 
+from lockstep.build.bundle import Bundle, is_bundle
+from lockstep.build.ownership import refuse_if_open
 from lockstep.errors import StoreError
 from lockstep.fleet.say import say
 
@@ -26,11 +27,12 @@ class ArtifactStore:
     """Artifacts by name.
 
     Stores hold code that will be executed, so a directory or a file that another user can write is
-    refused. Reading verifies no content: the caller does.
+    refused, and one below a folder that another user can write. Reading verifies no artifact: the
+    caller does.
 
     Args:
         path: a directory, made with mode 0700 at the first write; or a `.lockstep` file, which is
-            read for any name and never written.
+            never written: a bundle, or one artifact, which is read for any name.
         limit: the largest artifact that is read, in bytes.
         rank: who speaks in warnings.
 
@@ -66,14 +68,15 @@ class ArtifactStore:
         Raises:
             StoreError: the file is too large, cannot be read, or could be another user's work; or
                 a pinned file is missing.
+            ArtifactError: a bundle is damaged, or not signed as LOCKSTEP_TRUST asks for.
         """
         path = self.path_of(name)
         try:
-            if not self.pinned:
-                _refuse_if_open(self.path, self.path.stat())
+            refuse_if_open(path)
             with path.open("rb") as file:
                 info = os.fstat(file.fileno())
-                _refuse_if_open(path, info)
+                if self.pinned and is_bundle(file):
+                    return Bundle(path, file).read(name)
                 if info.st_size > self._limit:
                     raise StoreError(
                         "an artifact is too large to be one",
@@ -143,9 +146,20 @@ class ArtifactStore:
             raise StoreError(
                 "a pinned artifact is never written",
                 where=str(path),
+                got=self._held(),
                 fix="set LOCKSTEP_STORE to a directory, or write the file with `lockstep build -o`",
             )
         return path
+
+    def _held(self) -> str | None:
+        """What a bundle holds, in words."""
+        if not self.path.is_file():
+            return None
+        with self.path.open("rb") as file:
+            if not is_bundle(file):
+                return None
+            steps = sorted(set(Bundle(self.path, file).steps.values()))
+        return f"a bundle with no artifact for this call; it holds some of {', '.join(steps)}"
 
     def _never(self, name: str, error: OSError) -> StoreError:
         return StoreError(
@@ -157,7 +171,7 @@ class ArtifactStore:
 
     def _make_directory(self) -> None:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _refuse_if_open(self.path, self.path.stat())
+        refuse_if_open(self.path)
         if not self._swept:
             self._swept = True
             self._sweep()
@@ -194,16 +208,3 @@ def _sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _refuse_if_open(path: Path, info: os.stat_result) -> None:
-    mode = stat.S_IMODE(info.st_mode)
-    if not mode & 0o022 and info.st_uid in (os.geteuid(), 0):
-        return
-    raise StoreError(
-        "another user can write what this job would execute",
-        where=str(path),
-        got=f"mode {mode:04o}, owner {info.st_uid}",
-        want=f"mode 0700, owner {os.geteuid()}",
-        fix=f"chmod go-w {path}, or set LOCKSTEP_STORE to a directory of your own",
-    )

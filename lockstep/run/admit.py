@@ -10,18 +10,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from lockstep.build.artifact import Artifact, pack
+from lockstep.build import shape
+from lockstep.build.artifact import Artifact, check_step, pack
 from lockstep.build.backends import lower
 from lockstep.build.early import agreeing
 from lockstep.build.fingerprint import Fields, differences
 from lockstep.build.likeness import compared, failed, packed, rows_of
 from lockstep.build.program import Program
+from lockstep.build.signature import sealer
 from lockstep.capture.binding import Call, Step
 from lockstep.capture.capture import capture_call
 from lockstep.capture.checking import Checking
 from lockstep.capture.early import Early
 from lockstep.capture.graph import StepGraph
-from lockstep.capture.sizes import Size
+from lockstep.capture.ranges import Size
 from lockstep.errors import ArtifactError
 from lockstep.fleet.obtain import Obtained
 from lockstep.fleet.second import Second
@@ -64,8 +66,10 @@ class Build:
             CaptureError: the step can't be captured.
             CheckError: the check finds a fault in its gradients.
             LoweringError: the back end can't hold its graph.
+            SignatureError: the key to sign with can't be used; ToolchainError: there is none.
         """
         seconds: dict[str, float] = {}
+        sealer()  # a key to sign with that is missing is told before the build, not after it
         checking = noting(self.options)
         with _timed(seconds, "capture"):
             stage("capture")
@@ -252,7 +256,9 @@ def load(obtained: Obtained, step: str, variant: str, here: Session) -> Variant:
         step, variant: their names, as in the topic that the ranks met under.
     """
     begin = time.monotonic()
-    artifact = Artifact.from_bytes(obtained.data, obtained.path or step)
+    where = obtained.path or step
+    artifact = Artifact.from_bytes(obtained.data, where)
+    check_step(artifact.manifest, where, shape.ADMITTED)
     loaded = Variant(artifact, load_program(artifact), variant)
     seconds = {**obtained.seconds, "load": time.monotonic() - begin}
     manifest = artifact.manifest

@@ -10,7 +10,8 @@ from typing import Any, TypeAlias
 import torch
 
 from lockstep.capture.binding import Call, describe
-from lockstep.capture.sizes import Size, odd_layout, readable
+from lockstep.capture.ranges import Size, readable
+from lockstep.capture.sizes import odd_layout
 from lockstep.errors import ContractError, UsageError
 
 MOST_TRIED = 100_000  # sizes of a range that are looked through for those left out

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import linecache
 from collections.abc import Callable, Sequence
+from types import CodeType
 from typing import Any
 
 from lockstep import _compat
-from lockstep.build.artifact import Artifact
+from lockstep.build import bytecode
+from lockstep.build.artifact import PROGRAM, Artifact
 from lockstep.build.requires import check_requires
 from lockstep.errors import ArtifactError
 from lockstep.run.alarm import alarm
@@ -36,19 +39,26 @@ def load_program(artifact: Artifact) -> Call:
     """
     name = f"artifact {artifact.digest[:12]}"
     check_requires(artifact.manifest.get("requires", {}), name)
-    text = _text(artifact, name)
+    text, digest = _text(artifact, name)
     with alarm(f"loading {name}"):
         scope = scope_for(artifact)
-        filename = f"<{name} program.py>"
-        exec(compile(text, filename, "exec"), scope)
-    lines = text.splitlines(keepends=True)
-    linecache.cache[filename] = (len(text), None, lines, filename)
+        exec(_code(artifact, text, digest), scope)
+    filename = bytecode.filename_of(digest)
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     return _sealed(scope["call"])
 
 
-def _text(artifact: Artifact, name: str) -> str:
+def _code(artifact: Artifact, text: str, digest: str) -> CodeType:
+    """The byte code that was shipped, where it is this interpreter's and of this text; else new."""
+    told, data = artifact.manifest.get("code"), artifact.blobs.get(bytecode.BLOB)
+    return bytecode.code_of(told, data, digest) or bytecode.compiled(text, digest)
+
+
+def _text(artifact: Artifact, name: str) -> tuple[str, str]:
+    """The program's text, and its digest."""
     try:
-        return artifact.blobs["program.py"].decode()
+        data = artifact.blobs[PROGRAM]
+        return data.decode(), hashlib.sha256(data).hexdigest()
     except (KeyError, UnicodeDecodeError) as error:
         raise ArtifactError(
             "holds no readable program.py",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import FunctionType, MethodType
 from typing import Any
 
-from lockstep.capture.sizes import Size
+from lockstep.capture.ranges import Size
 from lockstep.errors import UsageError
 from lockstep.run.dynamic import read_dynamic
 from lockstep.spmd.asked import WAYS, axis_names, way_of, ways_by_axis

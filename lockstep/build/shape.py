@@ -1,0 +1,147 @@
+"""The form of a step's manifest: what every reader may rely on, checked before any of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Form = Any
+_TIME = range(1 << 40)  # seconds; what a calendar can tell
+_COUNT = range(1 << 53)
+_SIZES = [(_COUNT, str)]  # a number, or a range in words
+
+# A type, a range or set of values, None, ... for anything, a tuple of alternatives, a list of one
+# form, or an object by its keys: "a!" has to be there, "*" is any key, "=" lets no other key in.
+_INPUT = {
+    "name!": str,
+    "kind!": str,
+    "shape!": _SIZES,
+    "stride": _SIZES,
+    "dtype!": str,
+    "device": str,
+    "requires_grad": bool,
+    "ties": [str],
+}
+_CONTRACT = {
+    "inputs": [_INPUT],
+    "returns": [{"kind!": str, "index!": int, "value!": ..., "grad": bool}],
+    "out_spec": str,
+    "effects": [{"kind!": str, "name!": str, "output": (_COUNT, None), "input": (_COUNT, None)}],
+    "sizes": [{"=": ..., "name!": str, "dim!": _COUNT, "low!": _COUNT, "high!": _COUNT}],
+    "guards": [{"text!": str, "line!": str}],
+}
+_REQUIRES = {
+    "torch": str,
+    "torch_git": (str, None),
+    "machine": str,
+    "python_abi": (str, None),
+    "cpu_features": [str],
+    "ops": [str],
+}
+_CHECK = {
+    "mode!": frozenset({"types", "full", "off"}),
+    "established": [str],
+    "undecided": [str],
+    "values": _COUNT,
+    "unknown": {"*": _COUNT},
+    "no rule for": {"*": _COUNT},
+    "pending": {"*": str},
+    "intended": [{"name!": str, "line!": str, "reason!": str}],
+    "seconds": float,
+}
+_CALL = {"op": str, "axis": str, "shape": _SIZES, "dtype": str, "phase": str, "line": (str, None)}
+STEP = {
+    "backend!": str,
+    "requires!": _REQUIRES,
+    "code": {"interpreter!": str, "magic!": str, "source!": str},
+    "step": str,
+    "nodes": _COUNT,
+    "fingerprint": {"*": ...},
+    "contract": _CONTRACT,
+    "schedule": [_CALL],
+    "check": _CHECK,
+    "built": {"time": _TIME, "rank": _COUNT, "world": _COUNT, "seconds": {"*": float}},
+    "compared": {"ranks!": [_COUNT], "rows!": _COUNT},
+    "early": [str],
+}
+# What a job needs of an artifact, beyond what `lockstep show` does.
+_BOUND = {key: ... for key in ("name!", "kind!", "shape!", "stride!", "dtype!", "device!", "ties!")}
+_RETURN = {key: ... for key in ("kind!", "index!", "value!", "grad!")}
+_EFFECT = {key: ... for key in ("kind!", "name!", "output!", "input!")}
+ADMITTED = {
+    "step!": str,
+    "nodes!": int,
+    "fingerprint!": ...,
+    "check!": ...,
+    "contract!": {
+        "inputs!": [_BOUND],
+        "returns!": [_RETURN],
+        "out_spec!": ...,
+        "effects!": [_EFFECT],
+    },
+    "built!": {"time!": ..., "rank!": ..., "world!": ..., "seconds!": ...},
+}
+
+
+def misfit(value: Any, form: Form, at: str = "manifest") -> str | None:
+    """Return where and how a JSON value is not of a form; None where it is.
+
+    Example:
+        >>> misfit({"a": [1, "x"]}, {"a!": [int]})
+        "manifest.a[1] is 'x', not a whole number"
+        >>> misfit({}, {"a!": [int]})
+        'manifest.a is missing'
+    """
+    if isinstance(form, tuple):
+        found = [misfit(value, one, at) for one in form]
+        return found[0] if all(found) else None
+    if isinstance(form, list):
+        if not isinstance(value, list):
+            return f"{at} is {_short(value)}, not a list"
+        rows = (misfit(row, form[0], f"{at}[{i}]") for i, row in enumerate(value))
+        return next((row for row in rows if row), None)
+    if isinstance(form, dict):
+        return _misfit_object(value, form, at)
+    return None if _is(value, form) else f"{at} is {_short(value)}, not {_called(form)}"
+
+
+def _misfit_object(value: Any, form: dict[str, Form], at: str) -> str | None:
+    if not isinstance(value, dict):
+        return f"{at} is {_short(value)}, not an object"
+    known = {key.rstrip("!"): one for key, one in form.items() if key not in ("*", "=")}
+    for key in form:
+        if key.endswith("!") and key[:-1] not in value:
+            return f"{at}.{key[:-1]} is missing"
+    for key, item in value.items():
+        if key not in known and "=" in form:
+            return f"{at}.{_short(key)} is not known"
+        found = misfit(item, known.get(key, form.get("*", ...)), f"{at}.{key[:60]}")
+        if found:
+            return found
+    return None
+
+
+def _is(value: Any, form: Form) -> bool:
+    if form is ...:
+        return True
+    if isinstance(form, range):
+        return type(value) is int and value in form
+    if isinstance(form, frozenset):
+        return isinstance(value, str) and value in form
+    if form is float:
+        return type(value) in (int, float)
+    return value is None if form is None else type(value) is form
+
+
+def _called(form: Form) -> str:
+    if isinstance(form, frozenset):
+        return "one of " + ", ".join(sorted(form))
+    if isinstance(form, range):
+        return f"a whole number below {form.stop}"
+    return {int: "a whole number", float: "a number", str: "text", bool: "true or false"}.get(
+        form, str(form)
+    )
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

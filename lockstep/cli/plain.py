@@ -1,0 +1,80 @@
+"""The command's door, and the verbs that need no package: the standard library alone runs them.
+
+So a file can be looked at and verified where there is no torch. All other verbs are in
+`lockstep.cli.app`, which is imported for them alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+import signal
+import sys
+from collections.abc import Callable, Sequence
+
+from lockstep.cli.keygen import keygen
+from lockstep.cli.show import show
+from lockstep.cli.verify import verify
+from lockstep.errors import LockstepError, UsageError
+
+OK, FOUND, MISUSED, INTERRUPTED = 0, 1, 2, 130
+
+PLAIN: dict[str, Callable[..., int]] = {"show": show, "verify": verify, "keygen": keygen}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb.
+
+    Args:
+        argv: the words after `lockstep`; by default those of this process.
+
+    Returns:
+        The exit code. A wrong flag leaves by `SystemExit(2)`, as argparse does.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words and words[0] in PLAIN:
+        verb = words[0]
+        return outcome(lambda: _called(verb, PLAIN[verb], words[1:]))
+    from lockstep.cli.app import run
+
+    return outcome(lambda: run(words))
+
+
+def outcome(call: Callable[[], int]) -> int:
+    """Return a verb's exit code; what is wrong is told on stderr, without a traceback."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `lockstep show FILE | head` ends in silence
+    try:
+        return call()
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        return MISUSED
+    except LockstepError as error:
+        print(error, file=sys.stderr)
+        return FOUND
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _called(verb: str, function: Callable[..., int], words: list[str]) -> int:
+    """Call a verb with what its words say: files without a flag, all else by name."""
+    parser = argparse.ArgumentParser(
+        prog=f"lockstep {verb}",
+        description=inspect.cleandoc(function.__doc__ or "").partition("\n\nArgs:")[0],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    told = dict(re.findall(r"^        (\w+): (.*(?:\n {12}.*)*)", function.__doc__ or "", re.M))
+    parameters = inspect.signature(function, eval_str=True).parameters
+    for name, parameter in parameters.items():
+        text = re.sub(r"\s+", " ", told.get(name, ""))
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            parser.add_argument(name, metavar=name.upper(), type=parameter.annotation, help=text)
+        else:
+            flag = "--" + name.replace("_", "-")
+            default = parameter.default
+            parser.add_argument(
+                flag, dest=name, type=type(default), default=default, metavar="", help=text
+            )
+    given = vars(parser.parse_args(words))
+    files = [given.pop(n) for n, p in parameters.items() if p.kind is p.POSITIONAL_ONLY]
+    return function(*files, **given)
