@@ -45,7 +45,7 @@ def load_program(artifact: Artifact) -> Call:
         exec(_code(artifact, text, digest), scope)
     filename = bytecode.filename_of(digest)
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
-    return _sealed(scope["call"])
+    return _sealed(scope["call"], "accelerator" in artifact.manifest.get("requires", {}))
 
 
 def _code(artifact: Artifact, text: str, digest: str) -> CodeType:
@@ -68,11 +68,22 @@ def _text(artifact: Artifact, name: str) -> tuple[str, str]:
         ) from error
 
 
-def _sealed(call: Call) -> Call:
-    """Run without autograd and autocast, whatever the caller has switched on."""
+def _sealed(call: Call, on_accelerator: bool) -> Call:
+    """Run without autograd and autocast, whatever the caller has switched on.
+
+    Kernels are on the accelerator that was current when they were loaded, so that this one it is.
+    """
     import torch
 
     without_autocast = _compat.without_autocast()
+    here = _compat.current_accelerator() if on_accelerator else None
+    if here is not None:
+
+        def run_there(inputs: list[Any]) -> Sequence[Any]:
+            with torch.accelerator.device_index(here.index), torch.no_grad(), without_autocast():
+                return call(inputs)
+
+        return run_there
 
     def run(inputs: list[Any]) -> Sequence[Any]:
         with torch.no_grad(), without_autocast():

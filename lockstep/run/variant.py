@@ -166,6 +166,8 @@ def _problems(spec: dict[str, Any], real: Any, slots: dict[str, Slot]) -> list[s
         for k in kept
         if not fits(now[k], spec[k])
     ]
+    if real.device.type != "cpu" and real.device != _compat.current_accelerator():
+        found.append(f"{name}: on {real.device}, which is not the current accelerator of this rank")
     slot = slots.get(name)
     ties = [h.name for h in slot.holders[1:]] if slot else []
     if ties != list(spec["ties"]):
