@@ -83,12 +83,29 @@ def unlike(tables: Sequence[Fields]) -> list[Path]:
     seen: dict[str, Path] = {}
     distinct = {json.dumps(table, sort_keys=True): table for table in tables}
     for table in distinct.values():
-        for path in _unlike(tables[0], table, []):
+        for path in differing_paths(tables[0], table):
             seen.setdefault(json.dumps(path), path)
     return [seen[key] for key in sorted(seen)]
 
 
-def name_of(path: Path) -> str:
+def differing_paths(one: Any, other: Any, path: Sequence[Any] = ()) -> Iterator[Path]:
+    """The paths of all leaves in which two JSON values differ, in their order.
+
+    Example:
+        >>> list(differing_paths({"a": [1, {"b": 2}]}, {"a": [1, {"b": 3}]}))
+        [['a', 1, 'b']]
+    """
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in dict.fromkeys([*one, *other]):
+            yield from differing_paths(one.get(key), other.get(key), [*path, key])
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for at, (mine, its) in enumerate(zip(one, other, strict=True)):
+            yield from differing_paths(mine, its, [*path, at])
+    elif type(one) is not type(other) or one != other:
+        yield list(path)
+
+
+def name_of(path: Sequence[Any]) -> str:
     """What the user calls a leaf: "model.bounds[0]", "train.py's START" as "train:START"."""
     field, *keys = path
     name = field.partition(" ")[2]
@@ -111,17 +128,6 @@ def _at(table: Any, path: Sequence[Any]) -> Any:
         else:
             return None
     return table
-
-
-def _unlike(one: Any, other: Any, path: Path) -> Iterator[Path]:
-    if isinstance(one, dict) and isinstance(other, dict):
-        for key in dict.fromkeys([*one, *other]):
-            yield from _unlike(one.get(key), other.get(key), [*path, key])
-    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        for at, (mine, its) in enumerate(zip(one, other, strict=True)):
-            yield from _unlike(mine, its, [*path, at])
-    elif type(one) is not type(other) or one != other:
-        yield path
 
 
 def _formulas_in(value: Any, path: Path) -> Iterator[tuple[Path, Affine]]:

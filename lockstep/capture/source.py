@@ -28,6 +28,22 @@ def line_that_mentions(function: Any, name: str) -> str | None:
     return f"{short_path(code.co_filename)}:{code.co_firstlineno}" if code else None
 
 
+def line_that_reads(functions: Iterable[Any], name: str) -> str | None:
+    """The "file:line" where one of the functions reads a name, an attribute or a key.
+
+    Constructors do not count: they run before a step does.
+    """
+    for function in functions:
+        if getattr(function, "__name__", "") == "__init__":
+            continue
+        for node, file, offset in _nodes(function):
+            read = getattr(node, "attr", None) or getattr(node, "id", None)
+            read = read or (node.value if isinstance(node, ast.Constant) else None)
+            if read == name and not isinstance(getattr(node, "ctx", None), ast.Store):
+                return f"{short_path(file)}:{node.lineno + offset}"  # type: ignore[attr-defined]
+    return None
+
+
 def line_that_changes(sources: Iterable[Any], name: str) -> str | None:
     """The "file:line" where one of the functions or classes changes a name or an attribute.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from lockstep.fleet.client import Client
@@ -25,10 +26,18 @@ class Agreement:
         client: the main thread's connection.
         waits: how to wait.
         state: this rank.
+        line_of: finds the user's line that is about a path in what is posted; None: no line is.
     """
 
-    def __init__(self, client: Client, waits: Waits, state: State) -> None:
+    def __init__(
+        self,
+        client: Client,
+        waits: Waits,
+        state: State,
+        line_of: Callable[[Sequence[Any]], str | None] | None = None,
+    ) -> None:
         self._client, self._waits, self._state = client, waits, state
+        self._line_of = line_of
 
     def agree(
         self,
@@ -75,7 +84,10 @@ class Agreement:
         limit = self._state.timing.start
         verdict = self._waits.wait_for(f"{topic}/verdict", what, limit, on_slice)
         if "fault" in verdict:
-            raise self._waits.post(Fault.read(verdict["fault"])).error()
+            fault = Fault.read(verdict["fault"])
+            if fault.path and self._line_of is not None:
+                fault = replace(fault, where=self._line_of(fault.path))
+            raise self._waits.post(fault).error()
         return verdict
 
     def _judge(self, topic: str, judge: Callable[[Sequence[dict[str, Any]]], Any]) -> None:

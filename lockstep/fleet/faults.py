@@ -37,6 +37,8 @@ class Fault:
         got, want, why, fix: as in `LockstepError`.
         trace: the culprit's traceback.
         gone: ranks that cannot read this any more.
+        where: as in `LockstepError`; each rank may add it, from the path.
+        path: of what the ranks differ in, as a JSON value.
     """
 
     kind: str
@@ -48,6 +50,8 @@ class Fault:
     fix: str | None = None
     trace: str = ""
     gone: tuple[int, ...] = ()
+    where: str | None = None
+    path: tuple[Any, ...] = ()
 
     @classmethod
     def of(cls, error: BaseException, rank: int, doing: str) -> Fault:
@@ -65,7 +69,8 @@ class Fault:
     @classmethod
     def read(cls, record: dict[str, Any]) -> Fault:
         """Return the fault that was posted as `record`."""
-        return cls(**{**record, "gone": tuple(record["gone"])})
+        tuples = {name: tuple(record.get(name, ())) for name in ("gone", "path")}
+        return cls(**{**record, **tuples})
 
     def record(self) -> dict[str, Any]:
         """Return what is posted to the store."""
@@ -73,7 +78,8 @@ class Fault:
 
     def error(self) -> FleetError:
         """Return the error that other ranks raise; `is_told` knows it again."""
-        error = FleetError(self.what, got=self.got, want=self.want, why=self.why, fix=self.fix)
+        rows = {name: getattr(self, name) for name in ("where", "got", "want", "why", "fix")}
+        error = FleetError(self.what, **rows)
         error.fault = self  # type: ignore[attr-defined]
         return error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -101,6 +102,7 @@ class Fleet:
         second: Second | None = None,
         place: dict[str, int] | None = None,
         settle: Settle | None = None,
+        line_of: Callable[[Sequence[Any]], str | None] | None = None,
     ) -> Obtained:
         """Return the bytes of the artifact that all ranks want, the same on every rank.
 
@@ -124,6 +126,7 @@ class Fleet:
             place: this rank's coordinates, where `settle` is given.
             settle: is given formulas of what the contracts hold of the ranks' own numbers, and says
                 what to ask for in place of `contract`, `name`, `build`, `verify` and `second`.
+            line_of: finds the user's line for a path in the contract, where ranks differ in it.
 
         Raises:
             FleetError: another rank failed, or the ranks do not agree; the culprit is named.
@@ -132,7 +135,7 @@ class Fleet:
         accept = verify or (lambda data: None)
         wanted = Wanted(
             topic, step, call, contract, name, store, build, accept, required, replicas, second,
-            place, settle,
+            place, settle, line_of,
         )  # fmt: skip
         with self.guard(f"obtaining {step}"):
             if self._main is None:

@@ -5,9 +5,18 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from lockstep.build.early import Formulas, formulas, name_of, settled, unlike, values_at
+from lockstep.build.early import (
+    Formulas,
+    differing_paths,
+    formulas,
+    name_of,
+    settled,
+    unlike,
+    values_at,
+)
 from lockstep.fleet.client import encoded
 from lockstep.fleet.faults import Fault
 from lockstep.fleet.say import ranks_text
@@ -107,9 +116,10 @@ def _different_contracts(posted: Sequence[dict[str, Any]]) -> Fault | None:
     odd = sorted(rank for _, members in groups[1:] for rank in members)
     wanted, got = posted[usual[0]]["contract"], posted[odd[0]]["contract"]
     same = [rank for _, members in groups[1:] if odd[0] in members for rank in members]
-    return odd_contract(
+    fault = odd_contract(
         posted[0]["step"], odd, differing(got, wanted), ranks_text(same), ranks_text(usual)
     )
+    return replace(fault, path=tuple(next(differing_paths(wanted, got))))
 
 
 def _own_numbers(step: str, contracts: list[dict[str, Any]], paths: list[list[Any]]) -> Fault:
@@ -118,7 +128,7 @@ def _own_numbers(step: str, contracts: list[dict[str, Any]], paths: list[list[An
     for path in paths[:4]:
         groups = _groups([str(value) for value in values_at(contracts, path)])
         told = [f"{value} on {ranks_text(ranks)}" for value, ranks in sorted(groups, key=_first)]
-        rows.append(f"{name_of(path)}: {', '.join(told)}")
+        rows.append(f"{name_of(path)}: {'; '.join(told)}")
     name = name_of(paths[0])
     return Fault(
         kind="odd",
@@ -128,6 +138,7 @@ def _own_numbers(step: str, contracts: list[dict[str, Any]], paths: list[list[An
         want="a + b * coordinate along the axes of the mesh, which each rank reads as it runs",
         why="one program runs on every rank, and it would hold the number of one of them",
         fix=OWN,
+        path=tuple(paths[0]),
     )
 
 

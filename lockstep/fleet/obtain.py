@@ -79,6 +79,7 @@ class Wanted:
     second: Second | None = None
     place: dict[str, int] | None = None
     settle: Settle | None = None
+    line_of: Callable[[Sequence[Any]], str | None] | None = None
 
 
 class Clock:
@@ -144,7 +145,8 @@ class Obtaining:
         self, client: Client, waits: Waits, state: State, node: int, wanted: Wanted
     ) -> None:
         self._client, self._waits, self._state, self._node = client, waits, state, node
-        self._wanted, self._agreement = wanted, Agreement(client, waits, state)
+        self._wanted = wanted
+        self._agreement = Agreement(client, waits, state, wanted.line_of)
         self._clock, self._kept, self._viewed = Clock(), True, False
         self._topic = self._next()
 

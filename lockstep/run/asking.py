@@ -7,11 +7,13 @@ has the formula in place of the numbers.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from lockstep.build.early import Formulas, settled
 from lockstep.build.fingerprint import file_of
 from lockstep.capture.early import located
+from lockstep.capture.source import line_that_reads
 from lockstep.fleet.obtain import Asked
 from lockstep.fleet.stores import ArtifactStore
 from lockstep.run.admit import Build, Hit
@@ -48,6 +50,14 @@ class Asking:
         read = [(path, read_affine(record)) for path, record in found]
         formulas = [(path, formula) for path, formula in read if formula is not None]
         return self._asked(with_formulas(self.build, formulas))
+
+    def line_of(self, path: Sequence[Any]) -> str | None:
+        """The user's line that reads what a path of the fingerprint tells, where one is found."""
+        field, *keys = path
+        names = [key for key in keys if isinstance(key, str)]
+        name = names[-1] if names else field.rpartition(" ")[2].rpartition(":")[2]
+        step, found = self.build.step, self.build.bound.reach
+        return line_that_reads([step.plain, *found.functions.values()], name)
 
     def _asked(self, build: Build) -> Asked:
         file = file_of(build.wanted)

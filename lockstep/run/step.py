@@ -158,6 +158,7 @@ class CompiledStep:
             second=first.second,
             place=place,
             settle=asking.again,
+            line_of=asking.line_of,
         )
         with here.fleet.guard(f"loading {self.name}"):
             variant = load(obtained, self.name, name, here)

@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.rank_reads import before
+from tests.rank_reads import before, before_refused
 from tests.rank_reads.judge import PORTABLE, REFUSED, Row, before_step, portably, refusal
 from tests.rank_reads.real import run_on_real_ranks
 
@@ -26,6 +26,7 @@ def main() -> int:
     rows = [portably(form) for form in PORTABLE]
     rows += [refusal(form, text, place) for form, text, place in REFUSED]
     rows += [before_step(make) for make in before.FORMS]
+    rows += [before_step(*form) for form in before_refused.FORMS]
     with tempfile.TemporaryDirectory() as folder:
         real = run_on_real_ranks(Path(folder))
     table = Table("when", "way", "became", "on 4 real ranks", "told")
@@ -49,10 +50,8 @@ def main() -> int:
 def _holds(row: Row, real: dict[str, str]) -> bool:
     if row.became == "portable":
         return real.get(row.name) == "equal"
-    expected_refused = {form.__name__ for form, _, _ in REFUSED} | {
-        f.__name__ for f in before.FORMS
-    }
-    return row.became == "refused" and row.name in expected_refused
+    expected = {form.__name__ for form, _, _ in [*REFUSED, *before_refused.FORMS]}
+    return row.became == "refused" and row.name in expected
 
 
 if __name__ == "__main__":

@@ -6,10 +6,11 @@ import copy
 from typing import Any
 
 import torch
+from torch import nn
 
 import lockstep as ls
 from lockstep._compat import pytree
-from tests.rank_reads import library, vocab
+from tests.rank_reads import before, library, vocab
 from tests.rank_reads.judge import MESH, PORTABLE, X, same
 from tests.ranks.launch import Here
 
@@ -29,6 +30,18 @@ for form in PORTABLE:
     torch.manual_seed(0)
     got = pytree.tree_leaves(compiled(form)(X.clone(), mesh))
     equal[form.__name__] = len(got) == len(eager) and all(map(same, got, eager))
+
+for make in before.FORMS:
+    results = []
+    for way in (lambda step: step, compiled):
+        function, args = make(mesh)
+        result = way(function)(*args)
+        grads = [
+            p.grad for model in args if isinstance(model, nn.Module) for p in model.parameters()
+        ]
+        results.append([*pytree.tree_leaves(result), *grads])
+    eager, got = results
+    equal[make.__name__] = len(got) == len(eager) and all(map(same, got, eager))
 
 torch.manual_seed(0)
 model = vocab.Vocab(mesh)

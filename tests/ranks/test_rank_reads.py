@@ -12,7 +12,7 @@ import torch.distributed as dist
 from lockstep.build.likeness import rows_of
 from lockstep.capture.capture import capture
 from lockstep.checker.world import simulated_rank
-from tests.rank_reads import before
+from tests.rank_reads import before, before_refused
 from tests.rank_reads.judge import MESH, PORTABLE, REFUSED, before_step, portably, refusal
 from tests.rank_reads.portable import plus_a_fraction
 from tests.rank_reads.real import run_on_real_ranks
@@ -21,7 +21,8 @@ from tests.rank_reads.real import run_on_real_ranks
 def test_one_program_is_right_on_four_real_ranks(tmp_path: Path) -> None:
     found = run_on_real_ranks(tmp_path)
     assert found.pop("vocabulary in parts") == "equal, one artifact"
-    assert found == dict.fromkeys((form.__name__ for form in PORTABLE), "equal")
+    names = [form.__name__ for form in [*PORTABLE, *before.FORMS]]
+    assert found == dict.fromkeys(names, "equal") and len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize("form", PORTABLE[::6], ids=lambda form: form.__name__)
@@ -36,8 +37,22 @@ def test_refused_at_its_line(form: Any, text: str, place: Any) -> None:
 
 
 @pytest.mark.parametrize("make", before.FORMS, ids=lambda make: make.__name__)
-def test_read_before_the_step(make: Any) -> None:
-    assert before_step(make).became == "refused"
+def test_a_formula_is_read_before_the_step(make: Any) -> None:
+    row = before_step(make)
+    assert row.became == "portable", row.told
+
+
+@pytest.mark.parametrize(
+    ("make", "text", "place"), before_refused.FORMS, ids=lambda value: str(value)[:30]
+)
+def test_no_formula_is_read_before_the_step(make: Any, text: str, place: Any) -> None:
+    row = before_step(make, text, place)
+    assert row.became == "refused", row.told
+
+
+def test_a_number_without_its_formula_would_be_seen() -> None:
+    """What the ranks agree on, captured without it, is wrong on every rank but the first."""
+    assert before_step(before.constructor, bakes=True).became == "baked: wrong on ranks [1, 2, 3]"
 
 
 def test_a_function_has_one_name_in_all_processes() -> None:
