@@ -122,11 +122,13 @@ def test_nothing_of_the_machine_is_in_it(tmp_path: Path) -> None:
 
 def test_values_are_shown_exactly_and_without_addresses() -> None:
     assert show(0.1) == "0x1.999999999999ap-4"
-    assert show({"b": (1, None), "a": torch.float32}) == {"b": [1, None], "a": "torch.float32"}
+    assert show({"a": (1, None), "b": torch.float32}) == {"a": [1, None], "b": "torch.float32"}
+    assert show({"b": 1, "a": 2}) == {"b": 1, "a": 2, "(order)": ["b", "a"]}
     assert show(object()) == "<builtins.object>"
     config = SimpleNamespace(flag=True, sizes=[1, 2], _path="/somewhere", lock=object())
-    assert show(config) == {"class": "SimpleNamespace", "flag": True, "sizes": [1, 2]}
-    assert show(torch.device("cuda:3")) == "cuda"
+    assert show(config) == {"class": "types.SimpleNamespace", "flag": True, "sizes": [1, 2]}
+    assert show(torch.device("cuda:3")) == show("cuda:3") == "cuda"
+    assert show(["/home/me/data", {"log_dir": "runs"}]) == ["<path>", {"log_dir": "<path>"}]
     assert short([1]) == [1]
     long = short(list(range(5000)))
     assert long.startswith("list, sha256 ") and long != short(list(range(5001)))

@@ -21,18 +21,18 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-import torch
-
 from lockstep import __version__, _compat
 from lockstep.build.flags import global_flags
 from lockstep.build.requires import basic_requires
 from lockstep.build.settings import build_settings
-from lockstep.capture.binding import CODE, WRITTEN, Call, Step
+from lockstep.build.values import Values, class_of, short, show
+from lockstep.capture.binding import Call, Step
 from lockstep.capture.reach import Reach
 from lockstep.capture.state import State
 
+__all__ = ["Fields", "differences", "digest", "file_of", "fingerprint", "short", "show"]
+
 Fields = dict[str, Any]
-LONGEST = 2000  # characters of one value that are shown
 
 
 def fingerprint(
@@ -60,13 +60,16 @@ def fingerprint(
     fields: Fields = {"step": step.name, "backend": backend, **_flat("options", options)}
     fields |= _flat("mesh", mesh)
     fields |= {f"source {name}": digest_of_source(f) for name, f in sorted(found.functions.items())}
-    fields |= {f"value {name}": short(v) for name, (v, _) in sorted(found.values.items())}
-    fields |= _attributes(call, state, found)
+    fields |= {f"class {name}": bases for name, bases in sorted(found.classes.items())}
+    values = Values(found, _names(state))
+    for name, (value, _) in sorted(found.values.items()):
+        fields[f"value {name}"] = values.short(value, name)
+    fields |= _attributes(call, state, found, values)
     fields |= _flat("contract", contract)
     fields |= _versions(found)
     fields |= global_flags()
     fields |= _flat("build", build_settings(backend))
-    fields["not covered"] = sorted(found.opaque)
+    fields["not covered"] = sorted(found.opaque | values.opaque)
     return fields
 
 
@@ -102,7 +105,7 @@ def digest_of_source(item: Any) -> str:
     if code is not None and code.co_name == "<lambda>":
         return _digest_of_code(code)
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(item)))
+        tree = ast.parse(textwrap.dedent(inspect.getsource(code or item)))
     except (OSError, TypeError, SyntaxError):
         return _digest_of_code(code) if code is not None else f"no source of {item.__qualname__}"
     for node in ast.walk(tree):
@@ -119,76 +122,41 @@ def _digest_of_code(code: CodeType) -> str:
     return "bytecode " + hashlib.sha256(raw.encode()).hexdigest()[:16]
 
 
-def show(value: Any, depth: int = 0) -> Any:
-    """A plain value as JSON; floats by their exact hex form.
-
-    A config object is told by its plain attributes, a deep or foreign one by its type.
-    """
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, float):
-        return value.hex()
-    if depth < 4 and isinstance(value, (list, tuple)):
-        return [show(v, depth + 1) for v in value]
-    if depth < 4 and isinstance(value, dict):
-        return {str(k): show(v, depth + 1) for k, v in value.items()}
-    if depth < 4 and isinstance(value, (set, frozenset)):
-        return sorted(repr(show(v, depth + 1)) for v in value)
-    if isinstance(value, torch.device):
-        return value.type
-    if isinstance(value, slice):
-        return {part: show(getattr(value, part), depth + 1) for part in ("start", "stop", "step")}
-    if isinstance(value, (torch.Size, *WRITTEN)):
-        return repr(value)
-    if isinstance(value, functools.partial) and depth < 4:
-        parts = (value.func, value.args, value.keywords)
-        return ["partial", *(show(part, depth + 1) for part in parts)]
-    if isinstance(value, CODE):
-        return f"{value.__module__}.{getattr(value, '__qualname__', type(value).__qualname__)}"
-    fields = getattr(type(value), "__dataclass_fields__", None)
-    if fields is not None and depth < 4:
-        return {name: show(getattr(value, name, None), depth + 1) for name in fields}
-    if type(value).__qualname__ == "FakeTensor":  # of a set-up without values: told as if real
-        kind: type = torch.nn.Parameter if isinstance(value, torch.nn.Parameter) else torch.Tensor
-        return f"<{kind.__module__}.{kind.__qualname__}>"
-    held = (torch.nn.Module, torch.optim.Optimizer, torch.Tensor)  # told by fields of their own
-    if depth < 2 and hasattr(value, "__dict__") and not isinstance(value, held):
-        plain = {k: v for k, v in vars(value).items() if _is_plain(v) and not k.startswith("_")}
-        return {"class": type(value).__qualname__, **show(plain, depth + 1)}
-    return f"<{type(value).__module__}.{type(value).__qualname__}>"
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether a value of a config object says the same in every process."""
-    return value is None or isinstance(value, (bool, int, float, str, list, tuple, dict))
-
-
-def short(value: Any) -> Any:
-    """A plain value as JSON; by its digest where it is long, as a table of text or numbers is."""
-    shown = show(value)
-    text = json.dumps(shown)
-    if len(text) <= LONGEST:
-        return shown
-    return f"{type(value).__name__}, sha256 {hashlib.sha256(text.encode()).hexdigest()[:16]}"
-
-
-def _attributes(call: Call, state: State, found: Reach) -> Fields:
+def _attributes(call: Call, state: State, found: Reach, values: Values) -> Fields:
     """Each object's class and the attributes that the step may read: `self.eps`, a config."""
     fields: Fields = {}
     for name, obj in call.objects.items():
-        own = {k: short(v) for k, v in found.readable(obj)} if hasattr(obj, "__dict__") else {}
-        fields[f"object {name}"] = {"class": type(obj).__qualname__, **own}
+        own = values.attributes(obj, name)
+        fields[f"object {name}"] = {"class": class_of(obj), **own}
     for name, module in state.modules:
-        own = {key: short(value) for key, value in found.readable(module)}
+        own = values.attributes(module, name)
         tables = _compat.hook_tables(module)
-        hooks = [[show(hook) for hook in table.values()] for table in tables if table]
-        fields[f"module {name}"] = {"class": type(module).__qualname__, **own, "hooks": hooks}
+        hooks = [[values.show(h, name) for h in table.values()] for table in tables if table]
+        children = [key for key, _ in module.named_children()]
+        fields[f"module {name}"] = {
+            "class": class_of(module),
+            **own,
+            **({"children": children} if len(children) > 1 else {}),
+            "hooks": hooks,
+        }
     for slot in state.parameters:
-        hooks = [show(hook) for hook in _compat.all_tensor_hooks(slot.tensor)]
+        hooks = [values.show(h, slot.name) for h in _compat.all_tensor_hooks(slot.tensor)]
         fields |= {f"hooks {slot.name}": hooks} if hooks else {}
+        marks = values.attributes(slot.tensor, slot.name)
+        fields |= {f"marks {slot.name}": marks} if marks else {}
     for name, optimizer in state.optimizers:
-        fields[f"optimizer {name}"] = type(optimizer).__qualname__
+        own = values.attributes(optimizer, name)
+        fields[f"optimizer {name}"] = {"class": class_of(optimizer), **own}
+    fields["order of tensors"] = values.short([slot.name for slot in state.slots])
     return fields
+
+
+def _names(state: State) -> dict[int, str]:
+    """What the step's own modules, tensors and optimizers are called where a value holds one."""
+    named: list[tuple[Any, str]] = [(module, name) for name, module in state.modules]
+    named += [(slot.tensor, slot.name) for slot in state.slots]
+    named += [(optimizer, name) for name, optimizer in state.optimizers]
+    return {id(thing): name for thing, name in named}
 
 
 def _versions(found: Reach) -> Fields:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from lockstep.build.fingerprint import show
+from lockstep.build.values import show
 from lockstep.capture.binding import WRITTEN, Call, Step, describe
 from lockstep.capture.plain import refuse_odd_arguments
 from lockstep.capture.reach import Reach, reach
@@ -242,7 +242,8 @@ def _watched(call: Call, state: State, found: Reach) -> Iterator[Place]:
     owners += [obj for obj in call.objects.values() if hasattr(obj, "__dict__")]
     for owner in owners:
         for key, value in found.readable(owner):
-            yield vars(owner), key, value
+            if key in vars(owner):  # what lies in slots is not watched
+                yield vars(owner), key, value
     for label, (value, mapping) in found.values.items():
         if mapping is not None:
             yield mapping, label.rpartition(":")[2], value
