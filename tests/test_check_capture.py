@@ -37,7 +37,7 @@ def train_step(model, x):
     if out.sum() > 0:  # branch
         out = -out
     if dist.get_rank() == 0:  # rank
-        print("the step of rank 0")
+        out = out * 2
     out.square().mean().backward()
     dist.barrier()  # collective
 

@@ -16,7 +16,9 @@ import torch
 from lockstep import _compat
 from lockstep._compat import pytree
 from lockstep.capture import passes
+from lockstep.capture.around import autocast_as_eager, quiet_random, without_mkldnn
 from lockstep.capture.binding import Call, Step
+from lockstep.capture.branches import Side, joined
 from lockstep.capture.checking import Checking
 from lockstep.capture.collectives import CollectiveRecorder
 from lockstep.capture.coordinates import Coordinates
@@ -81,7 +83,13 @@ def capture_call(
         sizes: what may differ from call to call; one graph holds for all of them.
         early: ints of each rank, whose formula is captured in their place.
     """
-    return Tracing(step, call, state, checking, sizes, early).run()
+
+    def again(places: dict[str, int], samples: bool) -> Side:
+        return Tracing(step, call, state, None, sizes, early, places, samples).side()
+
+    tracing = Tracing(step, call, state, checking, sizes, early)
+    graph = tracing.run()
+    return joined(Side(tracing.coordinates.decisions, {}, graph), again)
 
 
 class Tracing:
@@ -95,13 +103,16 @@ class Tracing:
         checking: Checking | None,
         sizes: Sequence[Size] = (),
         early: Sequence[Early] = (),
+        places: dict[str, int] | None = None,
+        samples: bool = False,
     ) -> None:
         self.step, self.call, self.state, self.checking = step, call, state, checking
         self._noting = checking if checking is not None and checking.ships else None
         self._lenient = checking is not None and not checking.ships
         self.mode = _compat.fake_mode()
         self._symbols = Symbols(self.mode, sizes)
-        self._early, self._coordinates = early, Coordinates()
+        self._early, self.coordinates = early, Coordinates(places or {})
+        self._samples, self._computed = samples, 0
         self.specs: list[InputSpec] = []
         self.fakes: list[torch.Tensor] = []
         self.index_of: dict[int, int] = {}  # id of a stand-in -> graph input
@@ -139,6 +150,7 @@ class Tracing:
             out_spec=self.out_spec,
             effects=self.effects,
             emits=self.emits,
+            computed=self._computed,
             schedule=passes.schedule(gm),
             symbols=self._symbols if self._symbols.sizes else None,
         )
@@ -146,6 +158,15 @@ class Tracing:
             passes.clean(traced, keep_dead=True, runs=False)
             self._noting.graph = replace(graph, gm=traced)
         return graph
+
+    def side(self) -> Side:
+        """Trace; what the step raises is part of what is given."""
+        side = Side(self.coordinates.decisions, self.coordinates.places)
+        try:
+            side.graph = self.run()
+        except Exception as error:
+            side.failure = error
+        return side
 
     # -- how it is traced
 
@@ -167,12 +188,12 @@ class Tracing:
         """Refuse, while the step runs, what its graph could not hold."""
         with contextlib.ExitStack() as stack:
             if not self._lenient:  # a check draws for real, and may be seeded
-                stack.enter_context(reading_rank(self.mode, self._coordinates))
+                stack.enter_context(reading_rank(self.mode, self.coordinates))
                 stack.enter_context(refusing_machine_reads())
                 stack.enter_context(on_one_accelerator())
                 stack.enter_context(Draws().watching())
             else:
-                stack.enter_context(_without_mkldnn())
+                stack.enter_context(without_mkldnn())
             stack.enter_context(refusing_readings())
             stack.enter_context(going_on())
             yield
@@ -230,7 +251,11 @@ class Tracing:
     def _trace(self, by_real: dict[int, torch.Tensor], leaves: list[Any], scalars: Any) -> Any:
         python = PythonState(self.step, self.call, self.state)
         tracker = OriginTracker({id(m): name for name, m in self.state.modules})
-        recorder, emits = CollectiveRecorder(), Emits(self.step, self.call)
+        recorder = CollectiveRecorder()
+        reached = python.functions
+        emits = Emits(
+            self.step, self.call, self.coordinates, reached, self._lenient, self._samples
+        )
         memory = [_compat.storage_identity(fake) for fake in self.fakes]
 
         def flat_step(*fakes: torch.Tensor) -> list[Any]:
@@ -246,11 +271,11 @@ class Tracing:
                     stack.enter_context(watch)
                 stack.enter_context(asking_meshes(alone=not self._lenient))
                 stack.enter_context(self.refusing())
-                stack.enter_context(_autocast_as_eager())
+                stack.enter_context(autocast_as_eager())
                 if self.checking is not None:
                     stack.enter_context(self.checking.watching(self.fakes))
                 stack.enter_context(in_phase("build"))
-                early = stack.enter_context(putting(self._early, self._coordinates))
+                early = stack.enter_context(putting(self._early, self.coordinates))
                 args, kwargs = self.call.arguments(
                     [early.get(at, leaf) for at, leaf in enumerate(taken)]
                 )
@@ -262,10 +287,11 @@ class Tracing:
                 outputs = self._returned(result)
                 self._grad_effects(by_real, outputs)
                 self._holder_effects(by_real, outputs)
+            self._computed = len(outputs)
             return [*outputs, *emits.slots]
 
         try:
-            with _quiet_random():
+            with quiet_random():
                 gm = self.make_graph(flat_step)
         except BaseException as error:
             python.abandon()
@@ -407,34 +433,3 @@ def _output(outputs: list[Any], tensor: torch.Tensor) -> int:
             return i
     outputs.append(tensor)
     return len(outputs) - 1
-
-
-@contextlib.contextmanager
-def _without_mkldnn() -> Any:
-    """A check computes in float64, which the CPU's library for LSTMs does not."""
-    before = torch.backends.mkldnn.enabled
-    torch.backends.mkldnn.set_flags(False, None, None, None)
-    try:
-        yield
-    finally:
-        torch.backends.mkldnn.set_flags(before, None, None, None)
-
-
-@contextlib.contextmanager
-def _quiet_random() -> Any:
-    """Tracing draws nothing from the user's streams."""
-    with torch.random.fork_rng(devices=[]):
-        yield
-
-
-@contextlib.contextmanager
-def _autocast_as_eager() -> Any:
-    """Cast a weight once per autocast region, as eager does; tracing turns that cache off."""
-    before = torch.is_autocast_cache_enabled()
-    torch.set_autocast_cache_enabled(True)
-    torch.clear_autocast_cache()
-    try:
-        yield
-    finally:
-        torch.clear_autocast_cache()
-        torch.set_autocast_cache_enabled(before)

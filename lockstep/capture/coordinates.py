@@ -8,29 +8,53 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from lockstep import _compat
+from lockstep.errors import CaptureError
 from lockstep.spmd.ops import COORDINATE
 
 MOST = 256  # combinations of coordinates that are tried, to see whether all ranks decide alike
 _ORDERINGS = ("<", "<=", ">", ">=")
 
 
+@dataclass(frozen=True)
+class Decision:
+    """One decision that Python made by the rank.
+
+    Args:
+        names: what it reads of the rank, each with how many values it has.
+        answer: the decision at places, by what is read; what is not said is at 0.
+        taken: what the trace was told.
+        error: how it is refused.
+    """
+
+    names: dict[str, int]
+    answer: Callable[[dict[str, int]], bool]
+    taken: bool
+    error: CaptureError
+
+
 class Coordinates:
     """The numbers that one trace has given out, by the name of what they read.
+
+    Args:
+        places: what is taken to be read where Python decides; 0 where it is not said.
 
     Example:
         >>> Coordinates().knows(None)
         False
     """
 
-    def __init__(self) -> None:
+    def __init__(self, places: dict[str, int] | None = None) -> None:
         self._numbers: dict[str, Any] = {}
+        self.places = places or {}
+        self.decisions: list[Decision] = []
         self.read_at: dict[str, Any] = {}  # "file:line" -> the formula that was read there last
         self._names: dict[Any, tuple[str, int]] = {}  # symbol -> what it reads, how many values
 
@@ -88,6 +112,22 @@ class Coordinates:
             for places in itertools.product(*map(range, sizes))
         }
         return values.pop() if len(values) == 1 else None
+
+    def decide(self, formula: Any, error: CaptureError) -> bool:
+        """Answer a decision as a rank at this trace's places would, and note it."""
+        names = {symbol: self._names[symbol][0] for symbol in formula.free_symbols}
+        sizes = {name: max(size, 2) for name, size in map(self._names.get, names)}  # type: ignore[misc]
+
+        def answer(places: dict[str, int]) -> bool:
+            return bool(formula.subs({s: places.get(name, 0) for s, name in names.items()}))
+
+        self.decisions.append(Decision(sizes, answer, answer(self.places), error))
+        return self.decisions[-1].taken
+
+    def at_place(self, formula: Any) -> Any:
+        """The value that a formula has where the trace is taken to be."""
+        names = {symbol: self._names[symbol][0] for symbol in formula.free_symbols}
+        return formula.subs({s: self.places.get(name, 0) for s, name in names.items()})
 
     def holds(self, formula: Any) -> bool:
         """Whether a formula is true on every rank; true where there are too many to try."""

@@ -28,7 +28,7 @@ from lockstep.capture.origin import (
     user_frame,
 )
 from lockstep.capture.refusal import collector, refuse
-from lockstep.capture.source import expression_values
+from lockstep.capture.source import branch_only_calls, expression_values
 from lockstep.errors import CaptureError, LockstepError
 
 # What Python calls -> what it does with the number, and what to write instead.
@@ -39,19 +39,16 @@ _BRANCH = (
         "do what depends on the rank outside the step",
     ],
 )
+_TELLS = [
+    'ls.log("loss {:.3f}", loss, rank=0) in place of the branch',
+    "ls.on_rank(0, callback, loss), whose callback does what it likes on that rank",
+]
 _NUMBER = (
     "turns its rank into a Python number",
     [
         "use it in arithmetic and slices as it is, without int() or float()",
         "in place of a list or a range: torch.tensor([...])[rank], torch.arange(n) < rank",
         "do what depends on the rank outside the step",
-    ],
-)
-_TEXT = (
-    "puts its rank into text",
-    [
-        "do it outside the step",
-        "pass a tensor that the caller made from the rank",
     ],
 )
 _KEY = (
@@ -66,13 +63,11 @@ _METHODS: dict[str, tuple[str, list[str]]] = {
     "__int__": _NUMBER,
     "__index__": _NUMBER,
     "__float__": _NUMBER,
-    "__repr__": _TEXT,
-    "__str__": _TEXT,
     "__hash__": _KEY,
 }
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _STAND_INS: dict[str, Any] = {
-    "__int__": 0, "__index__": 0, "__float__": 0.0, "__repr__": "0", "__str__": "0", "__hash__": 0,
+    "__int__": 0, "__index__": 0, "__float__": 0.0, "__hash__": 0,
 }  # fmt: skip
 
 
@@ -94,7 +89,7 @@ def deciding(coordinates: Coordinates, mode: Any) -> Iterator[None]:
             if isinstance(method, FunctionType):
                 swaps[method] = _Decision(coordinates, name, refused)
     try:
-        with swapped(swaps), _text(coordinates, refused):
+        with swapped(swaps):
             yield
     except LockstepError:
         raise
@@ -130,41 +125,21 @@ class _Decision:
         known = self._coordinates.settled(formula)
         if known is not None:
             return _converted(self._name, known)
-        error = _error(self._coordinates, formula, _METHODS[self._name], frame=frame)
+        told = _METHODS[self._name]
+        if self._name == "__bool__" and branch_only_calls(user_frame(frame)):
+            told = (told[0], [*_TELLS, *told[1]])
+        error = _error(self._coordinates, formula, told, frame=frame)
+        if self._name == "__bool__":
+            return self._coordinates.decide(formula, error)
         self._refused.append(error)
         refuse(error)
-        obstacles = collector()
-        if self._name == "__bool__" and obstacles is not None:
-            return obstacles.side(line_of(user_frame(frame)))
         return _STAND_INS.get(self._name)
 
 
 def _converted(name: str, known: Any) -> Any:
     if name == "__bool__":
         return bool(known)
-    if name in ("__repr__", "__str__"):
-        return str(known)
     return float(known) if name == "__float__" else int(known)
-
-
-@contextlib.contextmanager
-def _text(coordinates: Coordinates, refused: list[CaptureError]) -> Iterator[None]:
-    """`f"{rank}"` and `format(rank, "03d")`: torch's numbers have no such method of their own."""
-    decision = _Decision(coordinates, "__str__", refused)
-
-    def shown(self: Any, spec: str) -> str:
-        frame = _asker(sys._getframe(1))
-        if frame is None or not coordinates.knows(_compat.expression(self)):
-            return object.__format__(self, spec)
-        return str(decision.answer(self, frame))
-
-    for kind in _NUMBERS:
-        kind.__format__ = shown  # type: ignore[assignment,method-assign]
-    try:
-        yield
-    finally:
-        for kind in _NUMBERS:
-            del kind.__format__
 
 
 def _asker(frame: FrameType | None) -> FrameType | None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import math
 import operator
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,13 +20,18 @@ from torch.fx import Node
 from lockstep import _compat
 from lockstep.capture.binding import Call, Step
 from lockstep.capture.checking import place_line
+from lockstep.capture.coordinates import Coordinates
+from lockstep.capture.late import Late, computing
 from lockstep.capture.named import name_of
-from lockstep.spmd.claims import Place, phase
+from lockstep.capture.shown import Marks, showing
+from lockstep.errors import LockstepError
+from lockstep.spmd.claims import Place
 from lockstep.spmd.effects import Where, recorder
 from lockstep.spmd.ops import COORDINATE
 
 # How a value is written down: ["value", 3], ["item", 2] (the number in output 2), ["add", a, b] ...
 Json = Any
+_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 # A function of the graph on Python numbers -> its word; `run/emit.py` computes by the same words.
 HOST: dict[Any, str] = {
@@ -50,60 +55,127 @@ HOST: dict[Any, str] = {
 class Emit:
     """One effect: what is done, with which values, on which ranks.
 
-    `do`: "log" (a line of `ls.log`) or "call" (a function by name). `what`: its values, as lists.
+    `do`: "log" (a line of `ls.log`), "call" (a function), "method" (of a writer or a bar), "write"
+    (to a standard stream) or "logging". `what`: its values, as lists. `where`: all of it holds.
     """
 
     do: str
     what: Json
-    where: Where
     line: str
+    where: tuple[Where, ...] = ()
     name: Any = None
 
     def asdict(self) -> dict[str, Any]:
         """Return it as JSON values."""
-        return {**asdict(self), "where": self.where.asdict()}
+        found = {"do": self.do, "what": _without_samples(self.what), "line": self.line}
+        return {**found, "where": [where.asdict() for where in self.where], "name": self.name}
 
 
 class Emits:
-    """Notes the effects of one trace of a step's call."""
+    """Notes the effects of one trace of a step's call.
 
-    def __init__(self, step: Step, call: Call) -> None:
+    Args:
+        coordinates: the trace's numbers that depend on the rank.
+        functions: the user's, that the step reaches.
+        quiet: nothing is noted, and nothing is told either: a check.
+        samples: text of the trace's values is made of made-up ones: see `Marks`.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        call: Call,
+        coordinates: Coordinates,
+        functions: Iterable[Any] = (),
+        quiet: bool = False,
+        samples: bool = False,
+    ) -> None:
+        self.step, self.call, self.functions = step, call, list(functions)
         self.records: list[Emit] = []
         self.slots: list[Any] = []  # tensors and numbers of the trace that effects want
-        self._step, self._call = step, call
+        self.marks = Marks(self.written, coordinates, samples)
+        self._coordinates, self.quiet = coordinates, quiet
 
     @contextlib.contextmanager
     def noting(self) -> Iterator[None]:
         """Note what the step does while inside; in a check nothing is noted."""
-        token = recorder.set(self if phase() != "check" else None)
+        from lockstep.capture.telling import telling
+
+        token = recorder.set(None if self.quiet else self)
         try:
-            yield
+            late = computing(self, self._coordinates.knows)
+            with telling(self), showing(self.marks, self._settled), late:
+                yield
+            if not self.quiet:
+                self.marks.refuse_unused()
+        except LockstepError:
+            raise
+        except Exception as error:
+            if self.is_late(error.args):  # the step has looked something up by such a text
+                self.marks.refuse_unused()
+            raise
         finally:
             recorder.reset(token)
 
+    def _settled(self, formula: Any) -> Any:
+        known = self._coordinates.knows(formula)
+        return self._coordinates.settled(formula) if known else None
+
+    def add(self, emit: Emit) -> None:
+        """Note an effect; text that goes on where the last one ended is one with it."""
+        if self.quiet:
+            return
+        last = self.records[-1] if self.records else None
+        if last is not None and emit.do == "write" == last.do and last.name == emit.name:
+            if last.line == emit.line:
+                joined = [["text", *last.what[0][1:], *emit.what[0][1:]]]
+                self.records[-1] = replace(last, what=joined)
+                return
+        self.records.append(emit)
+
     def log(self, text: str, values: tuple[Any, ...], where: Where, place: Place) -> None:
         """Note a line of `ls.log`."""
-        what = [["value", text], *map(self.written, values)]
-        self.records.append(Emit("log", what, where, place_line(place)))
+        line = place_line(place)
+        what = [self.written(value, line) for value in (text, *values)]
+        self.add(Emit("log", what, line, (where,)))
 
-    def call(
+    def call_on(
         self, callback: Callable[..., Any], values: tuple[Any, ...], where: Where, place: Place
     ) -> None:
         """Note a call of `ls.on_rank`."""
         line = place_line(place)
-        name = name_of(self._step, self._call, callback, line)
-        self.records.append(Emit("call", [*map(self.written, values)], where, line, name))
+        name = name_of(self.step, self.call, callback, line, self.functions)
+        self.add(Emit("call", [self.written(v, line) for v in values], line, (where,), name))
 
-    def written(self, value: Any) -> Json:
+    def written(self, value: Any, line: str = "") -> Json:
         """Write a value down; one of the trace gets a slot, with what it is now."""
-        if isinstance(value, torch.Tensor):
-            with torch.no_grad():
-                self.slots.append(value.detach().clone())
+        if isinstance(value, (torch.Tensor, *_NUMBERS)):
+            if isinstance(value, torch.Tensor) and not self.quiet:
+                with torch.no_grad():
+                    value = value.detach().clone()
+            self.slots += [] if self.quiet else [value]
             return ["slot", len(self.slots) - 1]
-        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            self.slots.append(value)
-            return ["slot", len(self.slots) - 1]
-        return ["value", value]
+        if isinstance(value, Late):
+            return value.what
+        if isinstance(value, str):
+            return self.marks.pieces(value, line)
+        if type(value) in (list, tuple):
+            return [type(value).__name__, *[self.written(item, line) for item in value]]
+        if type(value) is dict:
+            return ["dict", *[[*map(self.written, item, (line, line))] for item in value.items()]]
+        if isinstance(value, (bool, int, float, type(None))):
+            return ["value", value]
+        return ["said", self.marks.pieces(str(value), line), self.marks.pieces(repr(value), line)]
+
+    def is_late(self, value: Any) -> bool:
+        """Whether a value holds one of the trace, as a number, a tensor or in a text."""
+        if isinstance(value, (list, tuple)):
+            return any(map(self.is_late, value))
+        if isinstance(value, dict):
+            return any(map(self.is_late, value.values()))
+        if isinstance(value, str):
+            return self.marks.holds(value)
+        return isinstance(value, (torch.Tensor, Late, *_NUMBERS))
 
     def finish(self, gm: torch.fx.GraphModule) -> list[Emit]:
         """Take the slots, which are the graph's last outputs, as what a program gives.
@@ -116,20 +188,47 @@ class Emits:
         output = gm.graph.output_node()
         nodes = list(output.args[0])  # type: ignore[arg-type]
         first = len(nodes) - len(self.slots)
-        writer = _Writer(gm, nodes[:first])
-        found = [writer.value(node) for node in nodes[first:]]
+        writer = _Writer(gm, nodes[:first], _slots_in([r.what for r in self.records]))
+        found = [writer.value(at, node) for at, node in enumerate(nodes[first:])]
         output.args = (tuple(writer.outputs),)
         return [replace(r, what=_filled(r.what, found)) for r in self.records]
+
+
+def _slots_in(what: Json) -> set[int]:
+    if isinstance(what, list) and what[:1] == ["slot"]:
+        return {what[1]}
+    return set().union(*map(_slots_in, what)) if isinstance(what, list) else set()
+
+
+def _without_samples(what: Json) -> Json:
+    """Values without the made-up text that a comparison of two traces looks at."""
+    if not isinstance(what, list):
+        return what
+    kept = what[:3] if what[:1] == ["shown"] else what
+    return [_without_samples(part) for part in kept]
+
+
+def sampled(what: Json) -> Json:
+    """Values with the made-up text in place of each mark: as a trace of samples notes them."""
+    if not isinstance(what, list):
+        return what
+    if what[:1] == ["text"]:
+        return ["text", "".join(p if isinstance(p, str) else p[3] for p in what[1:])]
+    return [sampled(part) for part in what]
 
 
 class _Writer:
     """Turns a slot's node into an output, or into what the host makes of outputs."""
 
-    def __init__(self, gm: torch.fx.GraphModule, outputs: list[Any]) -> None:
-        self._graph, self.outputs = gm.graph, outputs
+    def __init__(self, gm: torch.fx.GraphModule, outputs: list[Any], wanted: set[int]) -> None:
+        self._graph, self.outputs, self._wanted = gm.graph, outputs, wanted
         self._copies: dict[Node, Node] = {}
 
-    def value(self, node: Any) -> Json:
+    def value(self, slot: int, node: Any) -> Json:
+        """What stands for a slot; nothing where no effect wants it."""
+        return self._value(node) if slot in self._wanted else None
+
+    def _value(self, node: Any) -> Json:
         if not isinstance(node, Node):  # the same number at every call
             return ["value", node]
         if isinstance(node.meta.get("val"), torch.Tensor):
@@ -139,7 +238,7 @@ class _Writer:
         if node.target is COORDINATE:
             return ["place", node.args[1]]
         if node.target in HOST and not node.kwargs:
-            return [HOST[node.target], *map(self.value, node.args)]
+            return [HOST[node.target], *map(self._value, node.args)]
         return ["tensor", self._output(node)]  # a number that the graph computes
 
     def _copy(self, item: Node) -> Node:

@@ -75,6 +75,7 @@ class StepGraph:
         returns: the leaves of what the step returns, in the order of `out_spec`.
         effects: gradients and held tensors that the step replaces.
         emits: what is told or called beside the computation, on some ranks.
+        computed: how many outputs the step itself gives; effects alone want those after them.
         schedule: the collectives in order: op, axis, shape, dtype, line, phase.
         symbols: the sizes that may differ from call to call, and what has to hold of them.
     """
@@ -88,6 +89,7 @@ class StepGraph:
     out_spec: pytree.TreeSpec
     effects: list[Effect]
     emits: list[Emit] = field(default_factory=list)
+    computed: int = 0
     schedule: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     symbols: Symbols | None = None

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from lockstep import _compat
 from lockstep._compat import pytree
-from lockstep.capture.origin import is_torch_file, is_user_file, user_line
+from lockstep.capture.origin import is_own_file, is_torch_file, is_user_file, user_line
 from lockstep.errors import CaptureError
 
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -82,11 +82,14 @@ class Indexing(TorchFunctionMode):
 def _is_asked_by_user(frame: FrameType | None, name: str) -> bool:
     """Whether a function was called by user code; some go through a Python function of torch."""
     ways = (name, "handle_torch_function")
-    while frame is not None and is_torch_file(frame.f_code.co_filename):
-        if frame.f_code.co_name not in ways:
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
+        if is_torch_file(frame.f_code.co_filename):
+            if frame.f_code.co_name not in ways:
+                return False
+        elif not is_own_file(frame.f_code.co_filename):  # another mode's, which asks as it was asked
             return False
         frame = frame.f_back
-    return frame is not None and is_user_file(frame.f_code.co_filename)
+    return frame is not None
 
 
 def _symbolic(index: Any) -> bool:

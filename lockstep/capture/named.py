@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from lockstep.capture.binding import Call, Step
+from lockstep.capture.binding import Call, Step, globals_in
 from lockstep.errors import CaptureError, ContractError
 
 _MISSING = object()
 
 
-def name_of(step: Step, call: Call, thing: Any, where: str) -> list[Any]:
+def name_of(
+    step: Step, call: Call, thing: Any, where: str, functions: Iterable[Any] = ()
+) -> list[Any]:
     """Return the name of a function, a method or an object as JSON values.
 
     Args:
         where: the user's line that an error names.
+        functions: whose globals may name it too.
 
     Raises:
         CaptureError: there is none.
@@ -30,10 +33,10 @@ def name_of(step: Step, call: Call, thing: Any, where: str) -> list[Any]:
     module, qualified = getattr(thing, "__module__", None), getattr(thing, "__qualname__", "")
     if module and _attribute(module, qualified) is thing:
         return ["module", module, qualified]
-    path = _path_of(step, call, thing)
+    path = _path_of(step, call, thing, functions)
     if path is None and owner is not None and not isinstance(owner, type(sys)):
-        path = _path_of(step, call, owner)
-        path = None if path is None else [*path, thing.__name__]
+        path = _path_of(step, call, owner, functions)
+        path = None if path is None else member(path, thing.__name__)
     if path is None:
         raise CaptureError(
             "what the step calls on one rank has no name that another process would find",
@@ -46,6 +49,21 @@ def name_of(step: Step, call: Call, thing: Any, where: str) -> list[Any]:
             ],
         )
     return path
+
+
+def member(name: list[Any], attribute: str) -> list[Any]:
+    """Return the name of an attribute of what a name stands for."""
+    if name[0] == "module":
+        return [*name[:2], f"{name[2]}.{attribute}"]
+    return [*name, attribute]
+
+
+def objects_of(step: Step, call: Call, functions: Iterable[Any]) -> Iterator[Any]:
+    """Every object that a name may stand for."""
+    for _, root in [*_roots(step, call), *_globals(functions)]:
+        yield root
+        for _, holder in _below(root):
+            yield from getattr(holder, "__dict__", {}).values()
 
 
 def found_by(name: list[Any], step: Step, call: Call) -> Any:
@@ -86,7 +104,7 @@ def _attribute(module: str, qualified: str) -> Any:
         return _MISSING
 
 
-def _path_of(step: Step, call: Call, thing: Any) -> list[Any] | None:
+def _path_of(step: Step, call: Call, thing: Any, functions: Iterable[Any]) -> list[Any] | None:
     """The shortest path to an object: a root, or an attribute of one, or of a module below one."""
     roots = list(_roots(step, call))
     for name, root in roots:
@@ -97,7 +115,18 @@ def _path_of(step: Step, call: Call, thing: Any) -> list[Any] | None:
             for key, value in getattr(holder, "__dict__", {}).items():
                 if value is thing:
                     return ["path", name, *path, key]
+    for (module, name), value in _globals(functions):
+        if value is thing:
+            return ["module", module, name]
     return None
+
+
+def _globals(functions: Iterable[Any]) -> Iterator[tuple[tuple[str, str], Any]]:
+    """What functions mention of their modules: ((module, name), value)."""
+    for function in functions:
+        for name in globals_in(function.__code__):
+            if name in function.__globals__:
+                yield (function.__module__, name), function.__globals__[name]
 
 
 def _below(root: Any) -> Iterator[tuple[list[str], Any]]:

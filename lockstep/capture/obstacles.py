@@ -88,6 +88,7 @@ def value_read(frame: FrameType | None, lineno: int) -> CaptureError:
         fix=[
             "compute both sides and choose with torch.where(condition, a, b)",
             "return the tensor, and look at it outside the step",
+            "to tell of it: ls.on_rank(0, callback, tensor), whose callback may look at it",
         ],
     )
 

@@ -48,6 +48,11 @@ def is_user_file(filename: str) -> bool:
     return filename.startswith(_SITE) or not filename.startswith(_STDLIB)
 
 
+def is_library_file(filename: str) -> bool:
+    """Whether code in this file is an installed package's, other than torch's."""
+    return f"{os.sep}site-packages{os.sep}" in filename and not filename.startswith(_TORCH)
+
+
 def is_torch_file(filename: str) -> bool:
     """Whether code in this file is torch's."""
     return filename.startswith(_TORCH)

@@ -25,7 +25,7 @@ def clean(gm: torch.fx.GraphModule, keep_dead: bool = False, runs: bool = True) 
     inline_constants(gm)
     name_groups(gm)
     if not keep_dead:
-        gm.graph.eliminate_dead_code(is_impure_node=_must_stay)
+        gm.graph.eliminate_dead_code(is_impure_node=stays)
     forget_device_index(gm)
     gm.graph.lint()
     if runs:
@@ -43,7 +43,8 @@ def without(gm: torch.fx.GraphModule, aliases: list[torch.fx.Node]) -> torch.fx.
     return made
 
 
-def _must_stay(node: torch.fx.Node) -> bool:
+def stays(node: torch.fx.Node) -> bool:
+    """Whether a node does something even where nothing reads it: a write, a draw, a collective."""
     if node.op in ("placeholder", "output"):
         return True
     return node.op == "call_function" and must_stay(node.target)

@@ -51,6 +51,7 @@ class PythonState:
         self._step = step
         self._places = list(_places(call, state, self._reach))
         self._before = [{k: _frozen(m[k]) for k in _names(m)} for _, m in self._places]
+        self.functions = self._reach.functions.values()  # the user's, that the step reaches
         self._random = random.getstate()
         self._numpy = _numpy_state()
 

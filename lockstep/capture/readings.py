@@ -19,7 +19,7 @@ from lockstep.capture.origin import is_user_file, line_of
 from lockstep.capture.refusal import refuse
 from lockstep.errors import CaptureError
 
-_READINGS = ("data_ptr", "numpy", "__array__", "__format__")
+_READINGS = ("data_ptr", "numpy", "__array__")
 
 
 @contextlib.contextmanager
@@ -45,8 +45,7 @@ def _reading(name: str) -> Any:
 
     def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         frame = sys._getframe(1)
-        plain = name == "__format__" and not args[0]  # as `print` shows it
-        if plain or not is_user_file(frame.f_code.co_filename):
+        if not is_user_file(frame.f_code.co_filename):
             return original(self, *args, **kwargs)
         refuse(_address(frame) if name == "data_ptr" else value_read(frame, frame.f_lineno))
         return _made_up(name, self)
@@ -67,7 +66,5 @@ def _made_up(name: str, tensor: torch.Tensor) -> Any:
     """What a capture that collects obstacles goes on with."""
     if name == "data_ptr":
         return 0
-    if name == "__format__":
-        return ""
     with _compat.without_modes():
         return torch.zeros([int(size) for size in tensor.shape], dtype=tensor.dtype).numpy()

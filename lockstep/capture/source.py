@@ -56,6 +56,17 @@ def line_that_changes(sources: Iterable[Any], name: str) -> str | None:
     return None
 
 
+def branch_only_calls(frame: FrameType | None) -> bool:
+    """Whether a frame is at an `if` whose sides only call something, as one that logs does."""
+    if frame is None:
+        return False
+    for node, _, offset in nodes_of(frame.f_code):
+        if isinstance(node, ast.If) and node.lineno + offset == frame.f_lineno:
+            calls = [isinstance(s, ast.Expr) and isinstance(s.value, ast.Call) for s in node.body]
+            return all(calls) and not node.orelse
+    return False
+
+
 def expression_values(frame: FrameType, lineno: int) -> Iterator[tuple[str, Any]]:
     """The names, attributes and constant subscripts on a line, with their values in a frame."""
     line = linecache.getline(frame.f_code.co_filename, lineno).strip()

@@ -73,7 +73,7 @@ class Recorder(Protocol):
     def log(self, text: str, values: tuple[Any, ...], where: Where, place: Place) -> None:
         """Note a line of text."""
 
-    def call(
+    def call_on(
         self, callback: Callable[..., Any], values: tuple[Any, ...], where: Where, place: Place
     ) -> None:
         """Note a call."""
@@ -155,7 +155,7 @@ def _on_rank(rank: int, callback: Callable[..., Any], values: tuple[Any, ...]) -
     _check_values(values, "ls.on_rank", place)
     noting = recorder.get()
     if noting is not None:
-        noting.call(callback, values, where, place)
+        noting.call_on(callback, values, where, place)
     elif phase() != "check" and where.here():
         callback(*[_copied(value) for value in values])
 
