@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import linecache
-import sys
 from collections.abc import Callable, Iterator
 from types import FrameType, FunctionType
 from typing import Any

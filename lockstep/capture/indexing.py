@@ -86,7 +86,7 @@ def _is_asked_by_user(frame: FrameType | None, name: str) -> bool:
         if is_torch_file(frame.f_code.co_filename):
             if frame.f_code.co_name not in ways:
                 return False
-        elif not is_own_file(frame.f_code.co_filename):  # another mode's, which asks as it was asked
+        elif not is_own_file(frame.f_code.co_filename):  # of ours: another mode, asked as we are
             return False
         frame = frame.f_back
     return frame is not None

@@ -36,7 +36,7 @@ def line_that_reads(functions: Iterable[Any], name: str) -> str | None:
     for function in functions:
         if getattr(function, "__name__", "") == "__init__":
             continue
-        for node, file, offset in _nodes(function):
+        for node, file, offset in nodes_of(function):
             read = getattr(node, "attr", None) or getattr(node, "id", None)
             read = read or (node.value if isinstance(node, ast.Constant) else None)
             if read == name and not isinstance(getattr(node, "ctx", None), ast.Store):
