@@ -63,6 +63,10 @@ BARS = [
         "-m tests.faults",
     ),
     Bar("no way to look at the rank is baked: portable, or refused", "-m tests.rank_reads"),
+    Bar(
+        "changed and forged artifacts: all refused in words, none of them runs",
+        "-m tests.corruption",
+    ),
     Bar("a wrong cell of a test matrix fails with its line, the right pass", "-m tests.plugin"),
     Bar(
         "three ways side by side, from empty caches and warm",

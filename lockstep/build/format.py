@@ -147,7 +147,7 @@ class Reader:
     Nothing big is allocated, and no blob is touched, before all limits were held.
 
     Args:
-        stream: at the file's first byte.
+        stream: the whole file.
         size: the file's size in bytes.
         source: what messages call it.
 
@@ -157,6 +157,7 @@ class Reader:
 
     def __init__(self, stream: BinaryIO, size: int, source: str) -> None:
         self._stream, self._size, self._source = stream, size, source
+        stream.seek(0)
         self.manifest, self._start = self._read_manifest()
         self._rows = self._read_rows()
 

@@ -35,6 +35,7 @@ _REQUIRES = {
     "machine": str,
     "python_abi": (str, None),
     "cpu_features": [str],
+    "accelerator": {"type!": str, "*": str},
     "ops": [str],
 }
 _CHECK = {

@@ -1,0 +1,1 @@
+"""Changed artifacts: what a rank does with thousands of them, and that none of them runs."""
