@@ -20,7 +20,7 @@ WORDS: dict[str, list[str]] = {
     "keygen": ["FILE"],
     "check": [
         *("SCRIPT", "ARGS", "--world-size", "--mesh", "--json", "--format", "--fix"),
-        *("--patch", "--repair-s", "--capture", "--calls", "--timeout"),
+        *("--patch", "--repair-s", "--capture", "--two-batches", "--calls", "--timeout"),
     ],
     "build": [
         *("SCRIPT", "ARGS", "--world-size", "--mesh", "--store", "--steps", "--device"),

@@ -27,6 +27,7 @@ def check(
     patch: str = "",
     repair_s: float = 60.0,
     capture: bool = False,
+    two_batches: bool = False,
     calls: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None,
     timeout: float = 600.0,
 ) -> int:
@@ -46,13 +47,18 @@ def check(
         patch: the file they are written to instead; - prints them, and the report to stderr.
         repair_s: seconds in which fixes are tried out, each by a run of the set-up; 0 tries none.
         capture: list only what keeps the steps from being captured, in one process.
-        calls: of steps, after which the script is left; 1, and 50 for a capture. With more than
-            one, steps run between: a wrong one may hang, or fail by itself.
+        two_batches: list only the constants of each step that differ between its first two calls,
+            as an int that was counted in the data; in one process.
+        calls: of steps, after which the script is left; 1, and 50 for a capture or two batches.
+            With more than one, steps run between: a wrong one may hang, or fail by itself.
         timeout: seconds after which it is stopped.
     """
     path = readable(script, "a training script")
-    if capture and (mesh or json or format != "text" or fix or patch):
-        raise UsageError("--capture prints text, of the script's own mesh", fix="leave it out")
+    only = "--capture" if capture else "--two-batches" if two_batches else ""
+    if capture and two_batches:
+        raise UsageError("--capture and --two-batches are two questions", want="one of them")
+    if only and (mesh or json or format != "text" or fix or patch):
+        raise UsageError(f"{only} prints text, of the script's own mesh", fix="leave it out")
     if json and format != "text":
         raise UsageError(f"--json and --format {format} are two ways to print", want="one of them")
     out = patch or ("lockstep.patch" if fix else "")
@@ -61,15 +67,15 @@ def check(
     from lockstep.spmd.mesh import parse_sizes
 
     sizes = parse_sizes(mesh, "--mesh")
-    ranks = ranks_of(world_size, sizes, 1 if capture else 2)
-    most = calls if calls is not None else (50 if capture else 1)
+    ranks = ranks_of(world_size, sizes, 1 if only else 2)
+    most = calls if calls is not None else (50 if only else 1)
     if ranks < 1 or most < 1 or timeout <= 0 or repair_s < 0:
         raise UsageError(
             f"--world-size {ranks} --calls {most} --timeout {timeout:g} --repair-s {repair_s:g}",
             want="1 rank, 1 call, 1 s, 0 s of repair, or more",
         )
-    if capture:
-        return _capture(path, arguments, ranks, most, timeout)
+    if only:
+        return _capture(only.removeprefix("--"), path, arguments, ranks, most, timeout)
     from lockstep.report.check_text import as_annotations, as_json, as_text
     from lockstep.report.check_world import Job, check_world, importing_beside
 
@@ -94,10 +100,15 @@ def ranks_of(given: int | None, sizes: dict[str, int], otherwise: int) -> int:
     return product
 
 
-def _capture(path: Path, arguments: tuple[str, ...], world: int, calls: int, timeout: float) -> int:
+def _capture(
+    what: str, path: Path, arguments: tuple[str, ...], world: int, calls: int, timeout: float
+) -> int:
     from lockstep.report.check import check_capture, lines
+    from lockstep.report.moved_text import moved_lines
 
-    checked = check_capture(path, arguments, world=world, calls=calls, limit_s=timeout)
-    for line in lines(checked):
+    checked = check_capture(path, arguments, world=world, calls=calls, limit_s=timeout, what=what)
+    for line in lines(checked) if what == "capture" else moved_lines(checked):
         print(line)
+    if not checked.steps:
+        return 2
     return 1 if checked.obstacles else 0

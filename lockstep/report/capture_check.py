@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from lockstep import _compat
@@ -29,12 +29,14 @@ class Captured:
     Args:
         obstacles: their texts; none where the step was captured.
         nodes, collectives: of the graph; 0 where there is none.
+        notes: what is no obstacle, but told.
     """
 
     step: str
     obstacles: list[str]
     nodes: int = 0
     collectives: int = 0
+    notes: list[str] = field(default_factory=list)
 
 
 class CaptureCheck:
@@ -61,8 +63,7 @@ class CaptureCheck:
                 self._inside.add(step.name)
                 refuse_nested(step)
                 return step.step.function(*args, **kwargs)
-            if step.name not in self.captured:
-                self.captured[step.name] = capture_all(step, args, kwargs)
+            self.look(step, args, kwargs)
             self._left -= 1
             if self._left <= 0 or not self.not_called():
                 raise Enough
@@ -73,6 +74,11 @@ class CaptureCheck:
                 self._running = False
 
         return run
+
+    def look(self, step: CompiledStep, args: Any, kwargs: Any) -> None:
+        """Capture a step, at its first call."""
+        if step.name not in self.captured:
+            self.captured[step.name] = capture_all(step, args, kwargs)
 
     def not_called(self) -> list[str]:
         """The names of the steps that exist and were not called yet."""

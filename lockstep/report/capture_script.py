@@ -1,6 +1,6 @@
 """The child of `lockstep check --capture`: runs the script, writes what its captures gave, leaves.
 
-python -m lockstep.report.capture_script RESULT WORLD CALLS SCRIPT [ARGS]
+python -m lockstep.report.capture_script capture|two-batches RESULT WORLD CALLS SCRIPT [ARGS]
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 from lockstep.report.capture_check import CaptureCheck, Enough
+from lockstep.report.two_batches import TwoBatches
 from lockstep.run.modes import calls_go_to
 from lockstep.run.script import run_script
 
 
-def main(result: str, world: str, calls: str, script: str, *arguments: str) -> None:
+def main(what: str, result: str, world: str, calls: str, script: str, *arguments: str) -> None:
     """Run the script and write a JSON object to `result`; see `report.check.Checked`."""
-    check = CaptureCheck(int(calls))
+    check = {"capture": CaptureCheck, "two-batches": TwoBatches}[what](int(calls))
     failed = None
     try:
         with calls_go_to(check):

@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from lockstep.errors import UsageError
@@ -16,12 +16,13 @@ from lockstep.report.job import Outcome, run_job
 
 @dataclass(frozen=True)
 class CheckedStep:
-    """One step: the texts of its obstacles; where there are none, the size of its graph."""
+    """One step: the texts of its obstacles; where there are none, the size of its graph; notes."""
 
     step: str
     obstacles: list[str]
     nodes: int
     collectives: int
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,18 @@ class Checked:
 
 
 def check_capture(
-    script: Path, arguments: Sequence[str], *, world: int, calls: int, limit_s: float
+    script: Path,
+    arguments: Sequence[str],
+    *,
+    world: int,
+    calls: int,
+    limit_s: float,
+    what: str = "capture",
 ) -> Checked:
     """Run a script as one rank of a world, and capture each step at its first call.
 
     Args:
+        what: "two-batches": at its first two calls, and the obstacles are constants that moved.
         script: the training script; `arguments` are its own.
         world: ranks that it sees; beyond one, its collectives give back what they get.
         calls: of steps, after which the script is left at the latest.
@@ -60,14 +68,14 @@ def check_capture(
     """
     with tempfile.TemporaryDirectory(prefix="lockstep-check-") as folder:
         result = Path(folder) / "result.json"
-        words = [str(result), str(world), str(calls), str(script), *arguments]
+        words = [what, str(result), str(world), str(calls), str(script), *arguments]
         module = [sys.executable, "-m", "lockstep.report.capture_script"]
         outcome = run_job([*module, *words], _environment(folder), limit_s)
         if not result.exists():
             raise no_result(script, outcome, limit_s)
         read = json.loads(result.read_text())
     steps = [CheckedStep(**step) for step in read["steps"]]
-    if not steps:
+    if not steps and what == "capture":
         raise no_step(script, read["failed"], outcome)
     return Checked(steps, read["not_called"], read["failed"])
 
