@@ -9,7 +9,7 @@ _TIME = range(1 << 40)  # seconds; what a calendar can tell
 _COUNT = range(1 << 53)
 _SIZES = [(_COUNT, str)]  # a number, or a range in words
 
-# A type, a range or set of values, None, ... for anything, a tuple of alternatives, a list of one
+# A type, a range or set of values, None, ... for anything, a tuple of these, a list of one
 # form, or an object by its keys: "a!" has to be there, "*" is any key, "=" lets no other key in.
 _INPUT = {
     "name!": str,
@@ -93,32 +93,49 @@ def misfit(value: Any, form: Form, at: str = "manifest") -> str | None:
         'manifest.a is missing'
     """
     if isinstance(form, tuple):
-        found = [misfit(value, one, at) for one in form]
-        return found[0] if all(found) else None
+        return None if any(_is(value, one) for one in form) else misfit(value, form[0], at)
     if isinstance(form, list):
         if not isinstance(value, list):
             return f"{at} is {_short(value)}, not a list"
-        rows = (misfit(row, form[0], f"{at}[{i}]") for i, row in enumerate(value))
-        return next((row for row in rows if row), None)
-    if isinstance(form, dict):
-        return _misfit_object(value, form, at)
+        one = _read(form[0])
+        for number, row in enumerate(value):
+            if type(row) is not one and (told := misfit(row, one, f"{at}[{number}]")):
+                return told
+        return None
+    form = _read(form)
+    if isinstance(form, _Object):
+        return form.misfit(value, at)
     return None if _is(value, form) else f"{at} is {_short(value)}, not {_called(form)}"
 
 
-def _misfit_object(value: Any, form: dict[str, Form], at: str) -> str | None:
-    if not isinstance(value, dict):
-        return f"{at} is {_short(value)}, not an object"
-    known = {key.rstrip("!"): one for key, one in form.items() if key not in ("*", "=")}
-    for key in form:
-        if key.endswith("!") and key[:-1] not in value:
-            return f"{at}.{key[:-1]} is missing"
-    for key, item in value.items():
-        if key not in known and "=" in form:
-            return f"{at}.{_short(key)} is not known"
-        found = misfit(item, known.get(key, form.get("*", ...)), f"{at}.{key[:60]}")
-        if found:
-            return found
-    return None
+class _Object:
+    """An object's form, taken apart once: a manifest has thousands of rows of few forms."""
+
+    def __init__(self, form: dict[str, Form]) -> None:
+        self._needed = [key[:-1] for key in form if key.endswith("!")]
+        self._known = {k.rstrip("!"): _read(v) for k, v in form.items() if k not in ("*", "=")}
+        self._rest, self._closed = _read(form.get("*", ...)), "=" in form
+
+    def misfit(self, value: Any, at: str) -> str | None:
+        if not isinstance(value, dict):
+            return f"{at} is {_short(value)}, not an object"
+        for key in self._needed:
+            if key not in value:
+                return f"{at}.{key} is missing"
+        for key, item in value.items():
+            one = self._known.get(key, self._rest)
+            if self._closed and key not in self._known:
+                return f"{at}.{_short(key)} is not known"
+            if one is ... or type(item) is one:
+                continue
+            found = misfit(item, one, f"{at}.{key[:60]}")
+            if found:
+                return found
+        return None
+
+
+def _read(form: Form) -> Form:
+    return _Object(form) if isinstance(form, dict) else form
 
 
 def _is(value: Any, form: Form) -> bool:
