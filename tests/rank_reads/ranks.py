@@ -43,11 +43,12 @@ for make in before.FORMS:
     eager, got = results
     equal[make.__name__] = len(got) == len(eager) and all(map(same, got, eager))
 
-torch.manual_seed(0)
-model = vocab.Vocab(mesh)
-twin = copy.deepcopy(model.state_dict())
-eager = vocab.train(vocab.vocabulary, model)
-model.load_state_dict(twin)
-got = vocab.train(compiled(vocab.vocabulary), model)
-equal["vocabulary in parts"] = len(got) == len(eager) and all(map(same, got, eager))
+for kind in (vocab.Vocab, vocab.EarlyVocab):
+    torch.manual_seed(0)
+    model = kind(mesh)
+    twin = copy.deepcopy(model.state_dict())
+    eager = vocab.train(vocab.vocabulary, model)
+    model.load_state_dict(twin)
+    got = vocab.train(compiled(vocab.vocabulary), model)
+    equal[kind.__name__] = len(got) == len(eager) and all(map(same, got, eager))
 here.result({"equal": equal})

@@ -24,7 +24,8 @@ def _judged(ended: Ended) -> dict[str, str]:
     for name in ended.results[0]["equal"]:
         odd = [rank for rank, result in enumerate(ended.results) if not result["equal"][name]]
         found[name] = f"not equal on ranks {odd}" if odd else "equal"
-    digests: list[Any] = [event["digest"] for event in ended.of("ready", step="vocabulary")]
-    one = len(set(digests)) == 1 and len(digests) == 4
-    vocab = found.pop("vocabulary in parts")
-    return found | {"vocabulary in parts": f"{vocab}, {'one artifact' if one else digests}"}
+    for kind, step in {"Vocab": "vocabulary", "EarlyVocab": "vocabulary#2"}.items():
+        digests: list[Any] = [event["digest"] for event in ended.of("ready", step=step)]
+        one = len(set(digests)) == 1 and len(digests) == 4
+        found[kind] += f", {'one artifact' if one else digests}"
+    return found

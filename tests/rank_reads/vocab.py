@@ -1,6 +1,6 @@
 """A language model whose vocabulary lies in parts on the ranks of one axis: embedding and loss.
 
-Each rank holds `size` rows; its first one is `rank * size`, read inside the step.
+Each rank holds `size` rows; its first one is `rank * size`, read inside the step or before it.
 """
 
 from __future__ import annotations
@@ -36,9 +36,14 @@ class Vocab(nn.Module):
 
     def _own(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Indices into this rank's rows, and which of them are none of its own."""
-        first = self.mesh.get_local_rank(self.axis) * self.size
+        first = self.first()
         outside = (ids < first) | (ids >= first + self.size)
         return (ids - first).masked_fill(outside, 0), outside
+
+    def first(self) -> int:
+        """This rank's first row."""
+        rank: int = self.mesh.get_local_rank(self.axis)
+        return rank * self.size
 
     def _rows(self, tokens: Tensor) -> Tensor:
         local, outside = self._own(tokens)
@@ -53,6 +58,17 @@ class Vocab(nn.Module):
         picked = shifted.gather(1, local[:, None])[:, 0].masked_fill(outside, 0.0)
         right = ls.all_reduce(picked, self.axis, src=P, dst=R)
         return (total.log() - right).mean()
+
+
+class EarlyVocab(Vocab):
+    """The same, whose first row was computed by its constructor, as Megatron's layers have it."""
+
+    def __init__(self, mesh: Any, axis: str = "tp") -> None:
+        super().__init__(mesh, axis)
+        self.vocab_start_index = mesh.get_local_rank(axis) * self.size
+
+    def first(self) -> int:
+        return self.vocab_start_index
 
 
 def vocabulary(model: Vocab, tokens: Tensor, labels: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """The script of one rank: steps that reach an int which was read of the rank before, run twice.
 
-A name on the command line picks the step. The first call is compared with eager, to the bit; then
+A name on the command line picks the step. Its first call is compared with eager, to the bit; then
 what was read is changed on every rank, and the step is called and compared again.
 """
 
@@ -15,6 +15,10 @@ from torch import Tensor, nn
 
 import lockstep as ls
 from lockstep.build.artifact import read_manifest
+from tests.bitwise.own import OwnCompile
+from tests.rank_reads.judge import same
+from tests.rank_reads.vocab import EarlyVocab, vocabulary
+from tests.rank_reads.vocab import train as train_words
 from tests.ranks.launch import Here
 
 X = torch.arange(64.0).reshape(16, 4)
@@ -70,7 +74,7 @@ class Mixed(nn.Module):
         self.start, self.scale = dist.get_rank(), 1.0 + dist.get_rank()
 
     def forward(self, x: Tensor) -> Tensor:
-        return x[self.start] * self.scale
+        return x[self.start] * self.scale  # the line
 
 
 def train(model: nn.Module, x: Tensor) -> Tensor:
@@ -86,17 +90,37 @@ def result_of(step: Any, model: nn.Module) -> list[Any]:
     return [loss.tolist(), *(p.grad.tolist() for p in model.parameters() if p.grad is not None)]
 
 
+def words(mesh: Any, backend: str) -> dict[str, Any]:
+    """Train the language model: the shipped program against eager and against an own compile."""
+    ways = {"eager": vocabulary, "shipped": ls.compile(mesh=mesh, backend=backend)(vocabulary)}
+    if backend == "inductor":
+        ways["own"] = OwnCompile(vocabulary)
+    found = {}
+    for name, step in ways.items():
+        torch.manual_seed(0)
+        found[name] = train_words(step, EarlyVocab(mesh, "dp"))
+    wanted = found["own" if "own" in found else "eager"]
+    pairs = list(zip(found["shipped"], wanted, strict=True))
+    near = all(torch.allclose(a, b) for a, b in zip(found["shipped"], found["eager"], strict=True))
+    return {"equal": [*(same(*pair) for pair in pairs), near]}
+
+
 if __name__ == "__main__":
     here = Here()
     mesh = ls.mesh("cpu", dp=-1)
-    model = {"window": Window, "middle": Middle, "branch": Branch, "mixed": Mixed}[sys.argv[1]]()
+    if sys.argv[1] == "words":
+        here.result(words(mesh, sys.argv[2]))
+        sys.exit()
+    model = {"window": Window, "once": Window, "middle": Middle, "branch": Branch, "mixed": Mixed}[
+        sys.argv[1]
+    ]()
     step = ls.compile(mesh=mesh, backend=sys.argv[2], check="off")(train)
     equal = []
-    for by in (0, 3):
-        if by and isinstance(model, Window):
+    for by in (0, 3) if sys.argv[1] == "window" else (0,):
+        if by:
             model.moved(by)
         eager = result_of(train, model)
         equal += [result_of(step, model) == eager, model.start == dist.get_rank() * 2 + by]
-    paths = sorted((here.folder / "store").glob("*.lockstep"))
+    paths = sorted(() if sys.argv[1] != "window" else (here.folder / "store").glob("*.lockstep"))
     early = [read_manifest(path)["early"] for path in paths]
     here.result({"equal": equal, "early": early})
