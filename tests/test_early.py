@@ -208,7 +208,7 @@ def test_a_place_that_the_step_writes_to_is_told(rank_3: Any):
     ("value", "path", "kind"),
     [
         (True, ["module model", "start"], "bool"),
-        (functools.partial(int, 6), ["module model", "start", 2, 0], "NoneType"),
+        (functools.cached_property(int), ["module model", "start", 1], "NoneType"),
         (6, ["module model", "gone"], "NoneType"),
         (6, ["contract optimizer.group0", "step"], "NoneType"),
     ],

@@ -20,7 +20,7 @@ Formulas = list[tuple[Path, Affine]]
 # Fields that tell what lies in the objects, globals, closures and arguments of a step.
 _OWNERS = ("module ", "object ")
 _VALUES = ("value ", "contract ")
-_TOLD = ("class", "hooks")  # of an owner: these say what it is, and are none of its attributes
+_TOLD = ("class", "children", "hooks")  # of an owner: they say what it is
 
 
 def formulas(tables: Sequence[Fields], places: Sequence[Place]) -> Formulas:

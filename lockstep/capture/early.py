@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
-from types import FunctionType
+from dataclasses import dataclass
+from functools import partial
+from types import FunctionType, MethodType
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from lockstep.capture.binding import Call
 from lockstep.capture.coordinates import Coordinates
+from lockstep.capture.parts import attributes_of
 from lockstep.capture.reach import Cell, Reach, defaults_of
 from lockstep.capture.state import State
 from lockstep.errors import CaptureError
@@ -107,12 +110,9 @@ def _holder(
     kind: str, name: str, keys: list[Any], call: Call, state: State, found: Reach
 ) -> tuple[Any, list[Any]]:
     """What holds the outermost value, and its key there; None where nothing does."""
-    if kind == "module":
-        owner = dict(state.modules).get(name)
-        return (vars(owner), keys) if owner is not None and keys[0] in vars(owner) else (None, keys)
-    if kind == "object":
-        known = call.objects.get(name)
-        return (vars(known), keys) if keys[0] in getattr(known, "__dict__", {}) else (None, keys)
+    if kind in ("module", "object"):
+        owner = dict(state.modules).get(name) if kind == "module" else call.objects.get(name)
+        return (_Attributes(owner), keys) if keys[0] in attributes_of(owner) else (None, keys)
     if kind == "contract":
         known = name in call.names
         return (_Leaves(call.leaves), [call.names.index(name), *keys]) if known else (None, keys)
@@ -154,49 +154,21 @@ def _write_default(function: FunctionType, name: str, value: Any) -> None:
     function.__defaults__ = tuple({**positional, name: value}.values())
 
 
-# ---- inside values
+class _Attributes:
+    """An object's attributes, in its dictionary or in slots; a frozen one's too."""
 
+    def __init__(self, owner: Any) -> None:
+        self._owner = owner
 
-def _inside(value: Any, keys: Sequence[Any]) -> Any:
-    """What lies at keys as a fingerprint tells them; None where there is nothing to replace."""
-    for key in keys:
-        value = _part(value, key)
-    return value
+    def get(self, key: str) -> Any:
+        return attributes_of(self._owner).get(key)
 
-
-def _part(value: Any, key: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return value[key]
-    if isinstance(value, slice):
-        return getattr(value, key)
-    if isinstance(value, Mapping):
-        return value.get(_key(value, key))
-    own = getattr(value, "__dict__", {})
-    if key in own:
-        return own[key]
-    return getattr(value, key, None) if is_dataclass(value) and key in _slots(value) else None
-
-
-def _with(value: Any, keys: Sequence[Any], number: Any, undo: contextlib.ExitStack) -> Any:
-    """The value with a number in it: the same object where it can be changed, else a new one."""
-    if not keys:
-        return number
-    key, *rest = keys
-    old = _part(value, key)
-    new = _with(old, rest, number, undo)
-    if isinstance(value, slice):
-        return slice(*[new if key == n else getattr(value, n) for n in ("start", "stop", "step")])
-    if isinstance(value, tuple):
-        items = [*value[:key], new, *value[key + 1 :]]
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-    if isinstance(value, (list, dict)):
-        _change(_Items(value), _key(value, key), old, new, undo)
-    elif new is not old:
-        undo.callback(
-            lambda: object.__setattr__(value, key, old) if getattr(value, key) is new else None
-        )
-        object.__setattr__(value, key, new)
-    return value
+    def __setitem__(self, key: str, value: Any) -> None:
+        own = getattr(self._owner, "__dict__", {})
+        if key in own:
+            own[key] = value
+        else:
+            object.__setattr__(self._owner, key, value)
 
 
 class _Leaves:
@@ -222,12 +194,54 @@ class _Items:
         self._container[key] = value
 
 
+# ---- inside values, by keys as `lockstep.build.values` tells them
+
+
+def _inside(value: Any, keys: Sequence[Any]) -> Any:
+    """What lies at keys; None where there is nothing, or nothing that can be replaced."""
+    for key in keys:
+        value = _part(value, key)
+    return value
+
+
+def _part(value: Any, key: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return value[key]
+    if isinstance(value, slice):
+        return getattr(value, key)
+    if isinstance(value, Mapping):
+        return value.get(_key(value, key))
+    if isinstance(value, partial):
+        return {2: value.args, 3: value.keywords}.get(key)
+    if isinstance(value, MethodType):
+        return value.__self__ if key == "of" else None
+    children = dict(value.named_children()) if isinstance(value, torch.nn.Module) else {}
+    return children.get(key, attributes_of(value).get(key))
+
+
+def _with(value: Any, keys: Sequence[Any], number: Any, undo: contextlib.ExitStack) -> Any:
+    """The value with a number in it: the same object where it can be changed, else a new one."""
+    if not keys:
+        return number
+    key, *rest = keys
+    old = _part(value, key)
+    new = _with(old, rest, number, undo)
+    if new is old:  # changed inside
+        return value
+    if isinstance(value, slice):
+        return slice(*[new if key == n else getattr(value, n) for n in ("start", "stop", "step")])
+    if isinstance(value, tuple):
+        items = [*value[:key], new, *value[key + 1 :]]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    if isinstance(value, partial):
+        return type(value)(value.func, *new, **value.keywords)
+    holder = _Items(value) if isinstance(value, (list, dict)) else _Attributes(value)
+    _change(holder, _key(value, key), old, new, undo)
+    return value
+
+
 def _key(value: Any, shown: Any) -> Any:
     """A dictionary's own key: a fingerprint shows its text."""
     if isinstance(value, Mapping):
         return next((key for key in value if str(key) == shown), shown)
     return shown
-
-
-def _slots(value: Any) -> set[str]:
-    return {name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())}

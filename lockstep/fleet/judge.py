@@ -185,10 +185,11 @@ def _shown(value: Any) -> str:
 
 
 def _fix(path: str, got: str) -> str:
+    held = path.startswith(("module ", "object ", "value "))
+    if held and (_NUMBER.fullmatch(got) or _TENSOR.match(got)):
+        return OWN
     if _TENSOR.match(got):
         return SHAPES
-    if path.startswith(("module ", "value ")) and _NUMBER.fullmatch(got):
-        return OWN
     for word, fix in _FIXES.items():
         if word in path.lower():
             return fix

@@ -6,6 +6,7 @@ the step is captured with the formula in their place; what follows none is in `b
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -111,6 +112,18 @@ class Trainer:
         return x * self.rank
 
 
+class Hidden:
+    """One whose value is in no dictionary, and told by a call."""
+
+    __slots__ = ("_rank",)
+
+    def __init__(self) -> None:
+        self._rank = dist.get_rank()
+
+    def __call__(self) -> int:
+        return self._rank
+
+
 def apply(model: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return model(x)
 
@@ -179,6 +192,25 @@ def closure_of_a_helper(mesh: Any) -> Made:
     return (lambda x: cut(x) * 2), (X.clone(),)
 
 
+def closure_without_a_dictionary(mesh: Any) -> Made:
+    hidden = Hidden()
+    return (lambda x: x * hidden()), (X.clone(),)
+
+
+def partial_arguments(mesh: Any) -> Made:
+    times = functools.partial(_times, dist.get_rank() + 1, offset=dist.get_rank() * 3)
+    return (lambda x: times(x)), (X.clone(),)
+
+
+def _times(factor: int, x: Tensor, offset: int) -> Tensor:
+    return x * factor + offset
+
+
+def method_in_a_closure(mesh: Any) -> Made:
+    scale = Trainer().step
+    return (lambda x: scale(x) + 1), (X.clone(),)
+
+
 def default_argument(mesh: Any) -> Made:
     def step(x: Tensor, scale: float = 2.0, rank: int = dist.get_rank()) -> Tensor:
         return x * rank * scale
@@ -238,6 +270,7 @@ FORMS: list[Callable[[Any], Made]] = [
     constructor, constructor_nested, constructor_backwards, argument, argument_in_a_list,
     argument_slice, configuration, configuration_of_a_layer, configuration_frozen,
     configuration_with_slots, namespace, object_with_the_step, closure, closure_of_a_helper,
+    closure_without_a_dictionary, partial_arguments, method_in_a_closure,
     default_argument, keyword_default, global_variable, global_table, class_attribute,
     beside_a_read_inside, its_constructor,
 ]  # fmt: skip

@@ -13,7 +13,7 @@ import numpy as np
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from tests.rank_reads.before import Made, X, apply
+from tests.rank_reads.before import Hidden, Made, X, apply
 
 FORMS: list[tuple[Callable[[Any], Made], str, Any]] = []
 NO_FORMULA = "differs between the ranks of"
@@ -193,7 +193,7 @@ def constructor_counter(mesh: Any) -> Made:
     return apply, (Counting(), X.clone())
 
 
-@refused(GRAPHS, Start.forward)
+@refused(DIFFERS, Start.forward)
 def numpy_number(mesh: Any) -> Made:
     return apply, (Start(np.int64(dist.get_rank())), X.clone())
 
@@ -214,38 +214,6 @@ def cached(mesh: Any) -> Made:
     return _by_cache, (X.clone(),)
 
 
-class Hidden:
-    """An object whose value no attribute tells."""
-
-    __slots__ = ("_rank",)
-
-    def __init__(self) -> None:
-        self._rank = dist.get_rank()
-
-    def __call__(self) -> int:
-        return self._rank
-
-
 @refused("which holds what a capture cannot see", None)
 def hidden_object(mesh: Any) -> Made:
     return (lambda x, value: x * value()), (X.clone(), Hidden())
-
-
-def _by_call(x: Tensor, hidden: Callable[[], int]) -> Tensor:
-    return x * hidden()  # the line
-
-
-@refused(GRAPHS, _by_call)
-def hidden_in_a_closure(mesh: Any) -> Made:
-    hidden = Hidden()
-    return (lambda x: _by_call(x, hidden)), (X.clone(),)
-
-
-def _times(x: Tensor, rank: int) -> Tensor:
-    return x * rank  # the line
-
-
-@refused(GRAPHS, _times)
-def partial_of_a_helper(mesh: Any) -> Made:
-    times = functools.partial(_times, rank=dist.get_rank())
-    return (lambda x: times(x)), (X.clone(),)
