@@ -19,6 +19,7 @@ from lockstep.capture.emits import Emit, sampled
 from lockstep.capture.graph import StepGraph
 from lockstep.capture.likewise import Bare, difference, merge
 from lockstep.capture.refusal import refuse
+from lockstep.capture.shown import Marks, refuse_unused
 from lockstep.errors import CaptureError, LockstepError
 from lockstep.spmd.effects import Where
 
@@ -36,6 +37,7 @@ class Side:
     decisions: list[Decision]
     places: dict[str, int] = field(default_factory=dict)
     graph: StepGraph | None = None
+    marks: Marks | None = None
     failure: Exception | None = None
     bare: Any = field(default=None, repr=False)
 
@@ -59,11 +61,12 @@ def joined(first: Side, trace: Trace) -> StepGraph:
             a side tells depends on more than values put into text.
     """
     assert first.graph is not None
-    if not first.decisions and not first.graph.emits:
+    if first.marks is None or not (first.decisions or first.graph.emits or first.marks.any):
         return first.graph
     sides, places = _sides(first, trace)
     for side in sides[1:]:
         _refuse_unlike(first, side)
+    refuse_unused([side.marks for side in sides if side.marks is not None])
     for side in sides:
         _refuse_other_text(side, trace)
     if len(sides) > 1:
@@ -126,13 +129,13 @@ def _said(places: dict[str, int], names: Iterable[str]) -> str:
 
 def _refuse_other_text(side: Side, trace: Trace) -> None:
     """Trace a side that makes text of values again, with made-up ones, and compare what is told."""
-    if not side.graph or not side.graph.emits:
+    if not side.graph or not (side.graph.emits or (side.marks is not None and side.marks.any)):
         return
     again = trace(side.places, True)
     if again.failure is not None:
         if isinstance(again.failure, LockstepError):
             raise again.failure
-        refuse(_looks_at_text(side.graph.emits[0].line, str(again.failure)))
+        refuse(_looks_at_text(_first_line(side), str(again.failure)))
         return
     assert again.graph is not None
     mine, its = side.graph.emits, again.graph.emits
@@ -141,9 +144,15 @@ def _refuse_other_text(side: Side, trace: Trace) -> None:
             at = one or other
             refuse(_looks_at_text(at.line, _shown(one, other)))
             return
-    told = difference(side.bare or Bare(side.graph), Bare(again.graph))
+    told = difference(Bare(side.graph, whole=True), Bare(again.graph, whole=True))
     if told is not None:
-        refuse(_looks_at_text(mine[0].line, " / ".join(told)))
+        refuse(_looks_at_text(_first_line(side), " / ".join(told)))
+
+
+def _first_line(side: Side) -> str:
+    """Where a side first tells something, or makes text."""
+    lines = [emit.line for emit in side.graph.emits] if side.graph is not None else []
+    return next(iter([*lines, *(side.marks.lines if side.marks is not None else [])]), "")
 
 
 def _told(emit: Emit) -> Any:

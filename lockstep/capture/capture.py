@@ -37,6 +37,7 @@ from lockstep.capture.pystate import PythonState
 from lockstep.capture.rank import reading_rank
 from lockstep.capture.readings import refusing_readings
 from lockstep.capture.refusal import refuse
+from lockstep.capture.shown import Marks
 from lockstep.capture.sizes import Size, Symbols
 from lockstep.capture.standin import stand_ins, standing_in
 from lockstep.capture.state import Slot, State, collect, tensor_holders
@@ -89,7 +90,7 @@ def capture_call(
 
     tracing = Tracing(step, call, state, checking, sizes, early)
     graph = tracing.run()
-    return joined(Side(tracing.coordinates.decisions, {}, graph), again)
+    return joined(Side(tracing.coordinates.decisions, {}, graph, tracing.marks), again)
 
 
 class Tracing:
@@ -119,6 +120,7 @@ class Tracing:
         self.returns: list[Leaf] = []
         self.effects: list[Effect] = []
         self.emits: list[Emit] = []
+        self.marks: Marks | None = None
         self.out_spec: Any = None
 
     def run(self) -> StepGraph:
@@ -164,6 +166,7 @@ class Tracing:
         side = Side(self.coordinates.decisions, self.coordinates.places)
         try:
             side.graph = self.run()
+            side.marks = self.marks
         except Exception as error:
             side.failure = error
         return side
@@ -253,9 +256,8 @@ class Tracing:
         tracker = OriginTracker({id(m): name for name, m in self.state.modules})
         recorder = CollectiveRecorder()
         reached = python.functions
-        emits = Emits(
-            self.step, self.call, self.coordinates, reached, self._lenient, self._samples
-        )
+        emits = Emits(self.step, self.call, self.coordinates, reached, self._lenient, self._samples)
+        self.marks = None if self._lenient else emits.marks
         memory = [_compat.storage_identity(fake) for fake in self.fakes]
 
         def flat_step(*fakes: torch.Tensor) -> list[Any]:

@@ -20,10 +20,11 @@ from torch.fx import Node
 from lockstep import _compat
 from lockstep.capture.binding import Call, Step
 from lockstep.capture.checking import place_line
+from lockstep.capture.clock import later
 from lockstep.capture.coordinates import Coordinates
 from lockstep.capture.late import Late, computing
 from lockstep.capture.named import name_of
-from lockstep.capture.shown import Marks, showing
+from lockstep.capture.shown import Marks, refuse_unused, showing
 from lockstep.errors import LockstepError
 from lockstep.spmd.claims import Place
 from lockstep.spmd.effects import Where, recorder
@@ -94,7 +95,7 @@ class Emits:
         self.records: list[Emit] = []
         self.slots: list[Any] = []  # tensors and numbers of the trace that effects want
         self.marks = Marks(self.written, coordinates, samples)
-        self._coordinates, self.quiet = coordinates, quiet
+        self._coordinates, self.quiet, self._samples = coordinates, quiet, samples
 
     @contextlib.contextmanager
     def noting(self) -> Iterator[None]:
@@ -104,15 +105,14 @@ class Emits:
         token = recorder.set(None if self.quiet else self)
         try:
             late = computing(self, self._coordinates.knows)
-            with telling(self), showing(self.marks, self._settled), late:
+            another_day = later(self.functions) if self._samples else contextlib.nullcontext()
+            with telling(self), showing(self.marks, self._settled), late, another_day:
                 yield
-            if not self.quiet:
-                self.marks.refuse_unused()
         except LockstepError:
             raise
         except Exception as error:
             if self.is_late(error.args):  # the step has looked something up by such a text
-                self.marks.refuse_unused()
+                refuse_unused([self.marks])
             raise
         finally:
             recorder.reset(token)
@@ -188,16 +188,10 @@ class Emits:
         output = gm.graph.output_node()
         nodes = list(output.args[0])  # type: ignore[arg-type]
         first = len(nodes) - len(self.slots)
-        writer = _Writer(gm, nodes[:first], _slots_in([r.what for r in self.records]))
-        found = [writer.value(at, node) for at, node in enumerate(nodes[first:])]
+        writer = _Writer(gm, nodes[:first])
+        found = [writer.value(node) for node in nodes[first:]]
         output.args = (tuple(writer.outputs),)
         return [replace(r, what=_filled(r.what, found)) for r in self.records]
-
-
-def _slots_in(what: Json) -> set[int]:
-    if isinstance(what, list) and what[:1] == ["slot"]:
-        return {what[1]}
-    return set().union(*map(_slots_in, what)) if isinstance(what, list) else set()
 
 
 def _without_samples(what: Json) -> Json:
@@ -220,15 +214,12 @@ def sampled(what: Json) -> Json:
 class _Writer:
     """Turns a slot's node into an output, or into what the host makes of outputs."""
 
-    def __init__(self, gm: torch.fx.GraphModule, outputs: list[Any], wanted: set[int]) -> None:
-        self._graph, self.outputs, self._wanted = gm.graph, outputs, wanted
+    def __init__(self, gm: torch.fx.GraphModule, outputs: list[Any]) -> None:
+        self._graph, self.outputs = gm.graph, outputs
         self._copies: dict[Node, Node] = {}
 
-    def value(self, slot: int, node: Any) -> Json:
-        """What stands for a slot; nothing where no effect wants it."""
-        return self._value(node) if slot in self._wanted else None
-
-    def _value(self, node: Any) -> Json:
+    def value(self, node: Any) -> Json:
+        """What stands for a slot."""
         if not isinstance(node, Node):  # the same number at every call
             return ["value", node]
         if isinstance(node.meta.get("val"), torch.Tensor):
@@ -238,7 +229,7 @@ class _Writer:
         if node.target is COORDINATE:
             return ["place", node.args[1]]
         if node.target in HOST and not node.kwargs:
-            return [HOST[node.target], *map(self._value, node.args)]
+            return [HOST[node.target], *map(self.value, node.args)]
         return ["tensor", self._output(node)]  # a number that the graph computes
 
     def _copy(self, item: Node) -> Node:

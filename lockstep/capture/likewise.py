@@ -20,15 +20,17 @@ class Bare:
 
     Args:
         graph: its last outputs are those that effects alone want.
+        whole: keep what effects want too.
     """
 
-    def __init__(self, graph: StepGraph) -> None:
+    def __init__(self, graph: StepGraph, whole: bool = False) -> None:
         self.graph = graph
-        self.kept = _needed(graph)
+        outputs: Any = graph.gm.graph.output_node().args[0]
+        outputs = outputs if whole else outputs[: graph.computed]
+        self.kept = _needed(graph, outputs)
         number = {node: f"%{at}" for at, node in enumerate(self.kept)}
         self.rows = [(node, _row(node, number)) for node in self.kept]
-        outputs = graph.gm.graph.output_node().args[0]
-        mine = [number.get(node, node) for node in outputs[: graph.computed]]  # type: ignore[index]
+        mine = [number.get(node, node) for node in outputs]
         self.results = f"{mine} {graph.returns} {graph.effects} {graph.out_spec} {graph.inputs}"
 
 
@@ -85,13 +87,12 @@ def _moved(what: Json, moved: dict[int, int]) -> Json:
     return [_moved(part, moved) for part in what]
 
 
-def _needed(graph: StepGraph) -> list[Node]:
-    """The nodes that stay where no effect wants anything."""
+def _needed(graph: StepGraph, outputs: Any) -> list[Node]:
+    """The nodes that stay where nothing but these outputs is wanted."""
     copied: dict[Node, Node] = {}
     made = Graph()
-    outputs = graph.gm.graph.output_node().args[0]
     made.graph_copy(graph.gm.graph, copied)
-    made.output(tuple(copied.get(node, node) for node in outputs[: graph.computed]))  # type: ignore[index,union-attr]
+    made.output(tuple(copied.get(node, node) for node in outputs))
     made.eliminate_dead_code(is_impure_node=passes.stays)
     left = set(made.nodes)
     return [node for node in graph.gm.graph.nodes if copied.get(node) in left]

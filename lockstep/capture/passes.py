@@ -14,6 +14,7 @@ from lockstep.capture.collectives import name_axis
 from lockstep.capture.origin import META
 from lockstep.capture.schemas import must_stay
 from lockstep.errors import CaptureError
+from lockstep.spmd.ops import COORDINATE
 
 
 def clean(gm: torch.fx.GraphModule, keep_dead: bool = False, runs: bool = True) -> None:
@@ -47,6 +48,8 @@ def stays(node: torch.fx.Node) -> bool:
     """Whether a node does something even where nothing reads it: a write, a draw, a collective."""
     if node.op in ("placeholder", "output"):
         return True
+    if node.target is COORDINATE:  # a number that Python has decided by, and nothing computes with
+        return False
     return node.op == "call_function" and must_stay(node.target)
 
 

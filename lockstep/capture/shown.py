@@ -115,17 +115,22 @@ class Marks:
             refuse(_changed(line))
         return ["text", *[part for part in parts if part != ""]]
 
-    def refuse_unused(self) -> None:
-        """Refuse the first text that nothing has printed.
+    @property
+    def lines(self) -> list[str]:
+        """Where text was made."""
+        return [shown.line for shown in self._shown]
 
-        Raises:
-            CaptureError: at the line that made it.
-        """
-        for shown in () if self._samples else self._shown:
-            if not shown.used:
-                refuse(self._unused(shown))
+    @property
+    def used_at(self) -> set[str]:
+        """The lines whose text was told."""
+        return {shown.line for shown in self._shown if shown.used}
 
-    def _unused(self, shown: Shown) -> CaptureError:
+    def unused(self) -> list[Shown]:
+        """What was made into text that nothing has told."""
+        return [] if self._samples else [shown for shown in self._shown if not shown.used]
+
+    def refusal(self, shown: Shown) -> CaptureError:
+        """The error for a text that nothing tells."""
         formula = None if shown.number is None else _compat.expression(shown.number)
         rank = self._coordinates.knows(formula)
         what = f"its rank into text: {self._coordinates.shown(formula)}" if rank else None
@@ -143,6 +148,19 @@ class Marks:
                 else "return the tensor, and make the text outside the step",
             ],
         )  # fmt: skip
+
+
+def refuse_unused(sides: list[Marks]) -> None:
+    """Refuse text of the step's values that no rank tells.
+
+    Raises:
+        CaptureError: at the line that made it.
+    """
+    used = set().union(*(marks.used_at for marks in sides))
+    for marks in sides:
+        for shown in marks.unused():
+            if shown.line not in used:
+                refuse(marks.refusal(shown))
 
 
 def _changed(line: str) -> CaptureError:

@@ -1,0 +1,1 @@
+"""Ways to log on one rank from inside a step; see `__main__`."""
