@@ -5,6 +5,7 @@ torchrun ... -m tests.ranks.bad_input NAME
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -141,6 +142,18 @@ def flipped(me: Here) -> None:
     compiled()(Net(), batch(4, 8))
 
 
+def mistrusted(me: Here) -> None:
+    """Built and loaded with a key that is trusted at first, and is not any more."""
+    me.result(compiled()(Net(), batch(4, 8)).item())
+    os.environ["LOCKSTEP_TRUST"] = os.environ["LATER"]
+    compiled()(Net(), batch(4, 8))
+
+
+def reachable(me: Here) -> None:
+    """LOCKSTEP_STORE is below a folder that others can write."""
+    compiled()(Net(), batch(4, 8))
+
+
 def no_store(me: Here) -> None:
     """LOCKSTEP_STORE names something below a file."""
     compiled()(Net(), batch(4, 8))
@@ -228,7 +241,7 @@ def _damaged(good: Path, bad: Path) -> dict[str, Any]:
             bad.write_bytes(content)
             bad.chmod(0o600)
             text = _refused(step, model, shape)
-            if "LS210" not in text or str(bad) not in text:
+            if ("LS210" not in text and "LS211" not in text) or str(bad) not in text:
                 loaded.append([name, at, text])
     bad.write_bytes(data)
     return {"damaged": loaded, "mended": step(model, shape).item()}

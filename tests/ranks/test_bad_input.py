@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from lockstep.build.keys import generate
 from tests.ranks.launch import QUICK, ROOT, Ended, Torchrun
 
 LIMIT = 15.0  # seconds from the report of the failure until no process is left
@@ -121,6 +122,27 @@ def test_an_artifact_with_a_flipped_byte(torchrun: Torchrun, tmp_path: Path) -> 
         ended, "LS210: changed bytes in ", str(tmp_path / "store"), "build it again, or copy it"
     )
     assert ended.of("ready", step="train_step#2") == []
+
+
+def test_an_artifact_of_a_key_that_is_not_trusted(torchrun: Torchrun, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.mkdir(mode=0o700)
+    (ours, name), (later, other) = generate(keys / "ours"), generate(keys / "later")
+    env = {"LOCKSTEP_SIGN": str(keys / "ours"), "LOCKSTEP_TRUST": str(ours), "LATER": str(later)}
+    ended = failed(torchrun, "mistrusted", tmp_path, env=env)
+    assert ended.results == [LOSS, LOSS]
+    told = "LS211: the artifact is signed with a key that is not trusted"
+    on_every_rank(ended, told, f"got  {name}", f"a key that LOCKSTEP_TRUST holds: {other}")
+    assert ended.of("ready", step="train_step#2") == []
+
+
+def test_a_store_below_a_folder_that_others_can_write(torchrun: Torchrun, tmp_path: Path) -> None:
+    (tmp_path / "open" / "store").mkdir(parents=True, mode=0o700)
+    (tmp_path / "open").chmod(0o777)
+    env = {"LOCKSTEP_STORE": str(tmp_path / "open" / "store")}
+    ended = failed(torchrun, "reachable", tmp_path, env=env)
+    told = "LS230: another user can write what this job would execute"
+    on_every_rank(ended, told, f", of {tmp_path}/open", f"fix  chmod go-w {tmp_path}/open")
 
 
 def test_a_store_that_cannot_be_one(torchrun: Torchrun, tmp_path: Path) -> None:
