@@ -33,6 +33,7 @@ from lockstep.capture.state import State
 __all__ = ["Fields", "differences", "digest", "file_of", "fingerprint", "short", "show"]
 
 Fields = dict[str, Any]
+OPTIMIZED = sys.flags.optimize  # asserts are left out, and what hangs on __debug__
 
 
 def fingerprint(
@@ -58,7 +59,7 @@ def fingerprint(
         Field -> JSON value, the same on every rank that wants the same program.
     """
     fields: Fields = {"step": step.name, "backend": backend, **_flat("options", options)}
-    fields |= _flat("mesh", mesh)
+    fields |= {**_flat("mesh", mesh), "order of axes": list(mesh)}
     fields |= {f"source {name}": digest_of_source(f) for name, f in sorted(found.functions.items())}
     fields |= {f"class {name}": bases for name, bases in sorted(found.classes.items())}
     values = Values(found, _names(state))
@@ -161,19 +162,19 @@ def _names(state: State) -> dict[int, str]:
 
 def _versions(found: Reach) -> Fields:
     fields: Fields = {
-        "version lockstep": _own_version(),
-        "version python": platform.python_version(),
+        "version lockstep": own_version(),
+        "version python": platform.python_version() + (f" -{'O' * OPTIMIZED}" if OPTIMIZED else ""),
     }
     fields |= {f"version {k}": v for k, v in basic_requires(()).items() if k != "ops"}
     fields["machine"] = platform.machine()
     for package in sorted(found.libraries - {"torch", "lockstep"}):
-        for distribution in _distributions_of(package):
+        for distribution in distributions_of(package):
             fields[f"version {distribution}"] = metadata.version(distribution)
     return fields
 
 
 @functools.cache
-def _own_version() -> str:
+def own_version() -> str:
     """Lockstep's version, with a digest of the sources that decide what a program is."""
     root = Path(__file__).parents[1]
     files = [
@@ -185,7 +186,7 @@ def _own_version() -> str:
 
 
 @functools.cache
-def _distributions_of(package: str) -> tuple[str, ...]:
+def distributions_of(package: str) -> tuple[str, ...]:
     """The distributions that own an import package; none for Python's own.
 
     Most bear their package's name. The full table reads every installed file's name, which takes

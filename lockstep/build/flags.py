@@ -31,11 +31,14 @@ def global_flags() -> dict[str, Any]:
     }
     return {
         "flag deterministic": torch.are_deterministic_algorithms_enabled(),
-        "flag matmul precision": torch.get_float32_matmul_precision(),
+        "flag matmul precision": _matmul_precision(),
         "flag default dtype": str(torch.get_default_dtype()),
         "flag mkldnn": backends.mkldnn.enabled,
-        "flag cudnn": backends.cudnn.enabled,
+        "flag cudnn": _on(backends.cudnn, "enabled", "deterministic", "benchmark"),
         "flag attention kernels": [name for name, on in attention.items() if on],
+        "flag attention fast path": backends.mha.get_fastpath_enabled(),
+        "flag default device": torch.get_default_device().type,
+        "flag filled memory": torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore
         "flag einsum order": str(einsum.strategy) if einsum.enabled else "off",
         "flag fp32 precision": precisions,
         "flag half sums": [
@@ -44,3 +47,15 @@ def global_flags() -> dict[str, Any]:
             cuda.fp16_bf16_reduction_math_sdp_allowed(),
         ],
     }
+
+
+def _matmul_precision() -> str:
+    """torch's own word; it has none where single back ends were told."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return "by back end"
+
+
+def _on(owner: Any, *names: str) -> list[str]:
+    return [name for name in names if getattr(owner, name)]
