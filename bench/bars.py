@@ -67,6 +67,7 @@ BARS = [
         "changed and forged artifacts: all refused in words, none of them runs",
         "-m tests.corruption",
     ),
+    Bar("an accelerator's index is in no program; on devices where there are any", "gpu/check.py"),
     Bar("a wrong cell of a test matrix fails with its line, the right pass", "-m tests.plugin"),
     Bar(
         "three ways side by side, from empty caches and warm",

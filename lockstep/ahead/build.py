@@ -29,6 +29,7 @@ class Job:
         sizes: of mesh axes, in place of the script's.
         steps: the names of those that are made; none: all.
         store: where artifacts go; None: where the job itself looks for them.
+        device: "cpu", where the job is to compute there in spite of an accelerator.
         real: the set-up runs truly, not below fake tensors.
         all_coordinates: every rank is traced, however many there are.
         calls: of steps, after which the script is left.
@@ -42,6 +43,7 @@ class Job:
     sizes: dict[str, int]
     steps: tuple[str, ...] = ()
     store: str | None = None
+    device: str = ""
     real: bool = False
     all_coordinates: bool = False
     calls: int = 1000
@@ -120,14 +122,16 @@ def _take(ahead: Ahead, job: Job, folder: Path, event: dict[str, Any]) -> None:
         ahead.built.append(_kept(job, folder, event))
     elif name == "ended":
         ahead.not_reached = event["not_reached"]
-        if not event["made"] and not (ahead.refused or ahead.failed):
+        if job.steps and ahead.not_reached:
+            ahead.failed = str(_not_reached(job, ahead.not_reached, event["made"]))
+        elif not event["made"] and not (ahead.refused or ahead.failed):
             ahead.failed = str(_no_step(job, ahead.not_reached))
     elif name == "refused":
         ahead.refused = event["text"]
     elif name == "failed":
         ahead.failed = event["text"]
     elif name == "script failed":
-        ahead.failed = str(_failed(job, event))
+        ahead.failed = event["text"] if event["own"] else str(_failed(job, event))
     elif name == "used":
         ahead.used = {key: value for key, value in event.items() if key != "event"}
 
@@ -176,6 +180,8 @@ def _environment(job: Job, folder: Path) -> dict[str, str]:
     sizes = ",".join(f"{axis}={size}" for axis, size in job.sizes.items())
     if job.world > 1:
         env.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does
+    if job.device == "cpu":
+        env |= {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
     return {**env, "LOCKSTEP_RUNS": str(folder / "runs"), SIZES: sizes}
 
 
@@ -187,6 +193,14 @@ def _no_step(job: Job, not_reached: list[str]) -> UsageError:
         f"{job.script} ended without a call of a compiled step",
         got=f"not reached: {', '.join(not_reached)}" if not_reached else "it makes none",
         want="a script that calls a step made by @ls.compile",
+    )
+
+
+def _not_reached(job: Job, names: list[str], made: list[str]) -> UsageError:
+    return UsageError(
+        f"{job.script} does not come to {', '.join(names)}",
+        got=f"steps that it calls: {', '.join(made) or 'none'}",
+        want="what --steps names",
     )
 
 

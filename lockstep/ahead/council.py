@@ -25,11 +25,13 @@ class Council:
     Args:
         ranks: that are heard, the building one first.
         every: whether these are all ranks of the world.
+        settled: what all of them ask for is known.
     """
 
     step: str
     ranks: list[int]
     every: bool
+    settled: bool = False
     asked: dict[int, dict[str, Any]] = field(default_factory=dict)
     views: dict[int, dict[str, Any]] = field(default_factory=dict)
     code: dict[int, str] = field(default_factory=dict)

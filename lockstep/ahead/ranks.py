@@ -8,6 +8,8 @@ import os
 import resource
 import selectors
 import signal
+import sys
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -24,6 +26,7 @@ class Played:
 
     Args:
         out: the file that gets what it prints.
+        ended: it has told how its script ended.
         waits: what it has asked, about which step; it runs on when it is answered.
     """
 
@@ -34,6 +37,7 @@ class Played:
     out: Path
     waits: tuple[str, str] | None = None
     rest: bytes = b""
+    ended: bool = False
 
     def answer(self, **fields: Any) -> None:
         """Let it run on."""
@@ -93,8 +97,11 @@ class Ranks:
                 os.close(down[1])
                 _redirect(out)
                 self.play(task, Line(up[1], down[0]))
-            finally:
-                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)  # whatever the script has started need not end in order
         os.close(up[1])
         os.close(down[0])
         return Played(task, pid, up[0], down[1], out)

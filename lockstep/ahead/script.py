@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
-import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from lockstep import _compat
 from lockstep.ahead.files import Written
 from lockstep.ahead.line import Line
 from lockstep.ahead.maker import BUILDS, Enough, Maker, Refused, Task
 from lockstep.ahead.unvalued import Values, objects_alone, unvalued
-from lockstep.capture.origin import line_of
+from lockstep.capture.origin import is_user_file, line_of
+from lockstep.errors import LockstepError
 from lockstep.report.capture_script import own_part
 from lockstep.run.modes import calls_go_to
 from lockstep.run.script import run_script
 from lockstep.spmd.claims import in_phase
+
+_CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # else below the temporary folder
 
 
 def play(script: Path, arguments: Sequence[str], task: Task, line: Line) -> None:
@@ -30,6 +30,7 @@ def play(script: Path, arguments: Sequence[str], task: Task, line: Line) -> None
     script that failed before it came to all of them; or "refused", why a step cannot be built.
     """
     maker = Maker(task, line)
+    values: Values | None = None
     ended: dict[str, Any] = {"failed": "", "refused": ""}
     try:
         with _world(task, maker, line) as values, calls_go_to(maker), in_phase("build"):
@@ -41,6 +42,8 @@ def play(script: Path, arguments: Sequence[str], task: Task, line: Line) -> None
     except SystemExit as left:
         if left.code not in (None, 0):
             ended["failed"] = f"SystemExit: {left.code}"
+    except LockstepError as error:
+        ended |= {"failed": str(error), "own": True}
     except BaseException as error:
         ended |= {"failed": _told(error, script), "where": _line(error, script)}
     if task.role == BUILDS and values is not None and values.read_at:
@@ -55,7 +58,11 @@ def _world(task: Task, maker: Maker, line: Line) -> Iterator[Values | None]:
         if task.role == BUILDS:
             line.tell("note", text=text)
 
-    written = Written(lambda path: tell(f"the script writes {path}"), [task.folder, *_caches()])
+    def writes(path: str) -> None:
+        tell(f"warning: the script writes {path}")
+
+    caches = [os.environ[name] for name in _CACHES if name in os.environ]
+    written = Written(writes, [task.folder, *caches])
     try:
         with objects_alone(), contextlib.ExitStack() as stack:
             values = None
@@ -66,28 +73,15 @@ def _world(task: Task, maker: Maker, line: Line) -> Iterator[Values | None]:
         written.on = False
 
 
-def _caches() -> list[str]:
-    return [_compat.inductor_cache_folder(), tempfile.gettempdir()]
-
-
 def _told(error: BaseException, script: Path) -> str:
     return "".join(traceback.format_exception(own_part(error, str(script))))
 
 
 def _line(error: BaseException, script: Path) -> str:
     """The innermost line of the user's that the error came through."""
-    from lockstep.capture.origin import is_user_file
-
     trace, found = error.__traceback__, ""
     while trace is not None:
         if is_user_file(trace.tb_frame.f_code.co_filename):
             found = f"{line_of(trace.tb_frame).rpartition(':')[0]}:{trace.tb_lineno}"
         trace = trace.tb_next
     return found
-
-
-def leave() -> None:
-    """End this process: what the script has started need not end in order."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)

@@ -19,7 +19,7 @@ from lockstep.ahead.line import Line
 from lockstep.ahead.maker import BUILDS, SECONDS, TRACES, Task
 from lockstep.ahead.places import ALL_UP_TO, traced_ranks
 from lockstep.ahead.ranks import Played, Ranks, own_peak_kb
-from lockstep.errors import CaptureError, LockstepError
+from lockstep.errors import CaptureError, LockstepError, UsageError
 
 Tell = Callable[..., None]
 
@@ -45,7 +45,7 @@ class Server:
         small = self._everything or self._world <= ALL_UP_TO
         self._traced = traced_ranks({}, self._world, self._everything) if small else []
         self._formulas: dict[str, Any] = {}
-        self._first: dict[str, Any] = {}  # of rank 0: how it ended
+        self._late: tuple[Played, dict[str, Any]] | None = None  # what failed before rank 0 asked
         self._made: dict[int, list[str]] = {}  # by rank that has ended: the steps it came to
 
     def run(self) -> None:
@@ -98,7 +98,13 @@ class Server:
         else:
             ends = rank.task.role == BUILDS or (rank.task.role == SECONDS and name != "lowered")
             rank.waits = (step, name) if ends else None
+            if rank.task.role == BUILDS and name == "asked":
+                self._refuse_other_mesh(step, event["sizes"])
             council = self._council_of(step, event)
+            if self._late is not None:
+                self._fail(*self._late)
+            if name == "captured" and self._is_stale(rank, step):
+                return
             key = {"asked": "asked", "captured": "views", "lowered": "code"}[name]
             value = {"asked": event, "captured": event.get("view"), "lowered": event.get("code")}
             getattr(council, key)[rank.task.rank] = value[name]
@@ -106,6 +112,11 @@ class Server:
                 self._advance(council, name)
             except LockstepError as error:
                 self._refuse(str(error), machines=False)
+
+    def _is_stale(self, rank: Played, step: str) -> bool:
+        """Whether it traced its own numbers, in whose place there are formulas now."""
+        then = rank.task.formulas.get(step, [])
+        return rank.task.role == TRACES and then != self._formulas.get(step, [])
 
     def _council_of(self, step: str, event: dict[str, Any]) -> Council:
         if not self._traced and "sizes" in event:
@@ -118,10 +129,21 @@ class Server:
                 self._refuse_absent(ended, made)
         return self._council[step]
 
+    def _refuse_other_mesh(self, step: str, sizes: dict[str, int]) -> None:
+        other = {axis: n for axis, n in self._job["sizes"].items() if sizes.get(axis) != n}
+        if other:
+            error = UsageError(
+                f"the mesh of {step} has other axes or sizes",
+                got=", ".join(f"{axis}={n}" for axis, n in sizes.items()) or "no mesh",
+                want=", ".join(f"{axis}={n}" for axis, n in other.items()),
+                why="--mesh sets the sizes of a mesh that ls.mesh makes, and no other's",
+            )
+            self._refuse(str(error), machines=True)
+
     def _advance(self, council: Council, name: str) -> None:
         """Let those go on who wait for all to have said something, where all have."""
-        if name == "asked" and not council.missing(council.asked):
-            found = council.formulas()
+        if name == "asked" and not council.settled and not council.missing(council.asked):
+            council.settled, found = True, council.formulas()
             if found:
                 self._again(council, found)
             self._answer(council, name, formulas=found)
@@ -151,18 +173,33 @@ class Server:
     # -- how they end
 
     def _ended(self, rank: Played, event: dict[str, Any]) -> None:
+        rank.ended = True
         if rank.task.role == BUILDS:
-            self._first = event
             if event["refused"]:
                 self._refuse(event["refused"], event["machines"])
             self._tell("ended", not_reached=event["not_reached"], made=event["made"])
             if event["failed"] and event["not_reached"]:
                 self._fail(rank, event)
         elif event["failed"] and event["not_reached"]:
-            self._fail(rank, event)
-        if not event["refused"]:
+            if self._council:  # rank 0 has come farther: else its own end says it better
+                self._fail(rank, event)
+            self._late = (rank, event)
+            return
+        if event["refused"]:
+            self._not_captured(rank, event["refused"])
+        else:
             self._made[rank.task.rank] = event["made"]
             self._refuse_absent(rank.task.rank, event["made"])
+
+    def _not_captured(self, rank: Played, why: str) -> None:
+        """Say of a rank that it cannot capture what it has asked for."""
+        number = rank.task.rank
+        for step, council in self._council.items():
+            waited = number in council.asked and number not in council.views
+            if waited and not self._is_stale(rank, step):
+                self._heard(rank, {
+                    "event": "captured", "step": step, "view": {"rank": number, "error": why},
+                })  # fmt: skip
 
     def _refuse_absent(self, rank: int, made: list[str]) -> None:
         """Refuse a step to which a rank did not come, though another one did."""
@@ -178,7 +215,7 @@ class Server:
                 self._refuse(str(error), machines=False)
 
     def _gone(self, rank: Played) -> None:
-        if rank.task.role == BUILDS and not self._first:
+        if not rank.ended:
             self._fail(rank, {"failed": "its process ended without a word", "where": ""})
 
     def _refuse(self, text: str, machines: bool) -> None:
@@ -189,7 +226,7 @@ class Server:
         printed = rank.out.read_text(errors="replace").splitlines()[-10:]
         self._tell(
             "script failed", text=event["failed"], where=event.get("where", ""),
-            rank=rank.task.rank, printed=printed,
+            rank=rank.task.rank, printed=printed, own=event.get("own", False),
         )  # fmt: skip
         raise Stop
 
@@ -199,6 +236,9 @@ def preload() -> None:
 
     import lockstep.ahead.script
     import lockstep.run.judged  # noqa: F401
+    from lockstep.build.fingerprint import own_version
+
+    own_version()  # one for all, whatever becomes of the sources meanwhile
 
 
 def main(name: str) -> None:

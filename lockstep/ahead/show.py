@@ -69,8 +69,7 @@ def _spent(seconds: dict[str, float]) -> str:
 
 def lines(job: Job, ahead: Ahead) -> Iterator[str]:
     """The end of a build, for people: what was built, what was not, and what to look at."""
-    for note in ahead.notes:
-        yield f"note: {note}"
+    yield from ahead.notes
     for built in ahead.built:
         yield _of(built)
     for name in ahead.not_reached if ahead.built else ():

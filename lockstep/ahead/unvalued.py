@@ -22,7 +22,7 @@ from lockstep.capture.hooks import swapped
 from lockstep.capture.origin import is_own_file, is_torch_file, line_of, user_frame
 from lockstep.errors import UsageError
 
-_OF_TENSORS = torch.Tensor.__format__.__code__.co_filename
+_BETWEEN = _compat.between_frames()
 
 
 class NoValue(UsageError):
@@ -68,7 +68,7 @@ class Values(_compat.dispatch_mode()):  # type: ignore[misc]
 
 
 def _passes_on(filename: str) -> bool:
-    return filename == _OF_TENSORS or is_own_file(filename)
+    return filename in _BETWEEN or is_own_file(filename)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What else decides the code that a back end makes: the CPU, threads, the user's compiler options.
+"""What else decides the code that a back end makes: CPU, accelerator, threads, compiler options.
 
 Read without importing the compiler: where nothing has imported it, nobody has set an option of it
 but by the environment.
@@ -11,6 +11,7 @@ from typing import Any
 
 from lockstep import _compat
 from lockstep.build.cpu import kernel_features
+from lockstep.build.requires import accelerator_kind
 
 # Where the compiler keeps its files and how it runs; none of it changes what is made.
 _NOT_OPTIONS = ("CACHE", "COMPILE_THREADS", "WORKER", "DEBUG", "TRACE", "_DIR", "_PATH")
@@ -34,6 +35,9 @@ def build_settings(backend: str) -> dict[str, Any]:
         "cpu features": sorted(kernel_features()),
         "cpu threads": torch.get_num_threads(),
     }
+    kind = accelerator_kind()
+    if kind is not None:
+        settings["accelerator"] = kind
     for name, value in os.environ.items():
         if name == "ATEN_CPU_CAPABILITY" or _is_option(name):
             settings[f"environment {name}"] = value
