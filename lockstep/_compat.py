@@ -870,6 +870,12 @@ def known_value(tensor: Any) -> Any:
     return getattr(tensor, "constant", None)
 
 
+def between_frames() -> tuple[str, ...]:
+    """The files of torch whose functions lie between an operator's caller and a mode it is for."""
+    root = str(sys.modules["torch"].__file__).removesuffix("__init__.py")
+    return tuple(root + name for name in ("_tensor.py", "_compile.py", "_dynamo/eval_frame.py"))
+
+
 def set_fake_data(tensor: Any, other: Any) -> None:
     """Give a stand-in what another one is, but for its identity: `module.to(...)` of fakes.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +14,7 @@ from lockstep.cli.files import readable
 from lockstep.errors import UsageError
 
 if TYPE_CHECKING:
-    from lockstep.ahead.build import Job
+    from lockstep.ahead.build import Ahead, Built, Job
 
 
 def build(
@@ -24,8 +25,10 @@ def build(
     /,
     world_size: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None,
     mesh: tyro.conf.UseAppendAction[tuple[str, ...]] = (),
+    out: Annotated[str, tyro.conf.arg(aliases=["-o"])] = "",
     store: str = "",
     steps: str = "",
+    device: str = "",
     real: bool = False,
     all_coordinates: bool = False,
     calls: int = 1000,
@@ -44,14 +47,18 @@ def build(
         world_size: ranks of the job; what the mesh says, else 1.
         mesh: sizes in place of those that the script gives ls.mesh, such as dp=128,tp=8; given
             several times, artifacts for each.
+        out: a bundle file that gets the same artifacts; LOCKSTEP_STORE=FILE reads it.
         store: the store they go to, in place of the job's own.
         steps: names of those that are built, separated by commas; all that the script makes.
+        device: the kind that the job computes on, which this machine must have: cpu, cuda.
         real: run the set-up truly, where it needs values; only steps compute nothing then.
         all_coordinates: trace every rank; in worlds of more than 16 it is a sample.
         calls: of steps, after which the script is left.
         timeout: seconds after which it is stopped, for each mesh.
     """
     path = readable(script, "a training script")
+    if out and not Path(out).parent.is_dir():
+        raise UsageError(f"-o {out}: there is no such folder", got=str(Path(out).parent))
     from lockstep.ahead.build import Job
     from lockstep.spmd.mesh import parse_sizes
 
@@ -64,16 +71,31 @@ def build(
                 want="1 rank, 1 call, 1 s, or more",
             )
         names = tuple(filter(None, steps.split(",")))
-        jobs.append(
-            Job(
-                path, arguments, world, sizes, names, store or None, real, all_coordinates, calls,
-                timeout,
-            )
-        )  # fmt: skip
-    return max(_one(job, len(jobs) > 1) for job in jobs)
+        how = (names, store or None, device, real, all_coordinates, calls, timeout)
+        jobs.append(Job(path, arguments, world, sizes, *how))
+    _refuse_device(device)
+    made = [_one(job) for job in jobs]
+    code = max(ahead.code for ahead in made)
+    if out and code == 0:
+        _write_bundle(Path(out), [built for ahead in made for built in ahead.built])
+    return code
 
 
-def _one(job: Job, several: bool) -> int:
+def _refuse_device(device: str) -> None:
+    """Refuse a device that is not here: what is compiled for it needs its compiler and its kind."""
+    from lockstep.spmd.mesh import default_device_type
+
+    here = default_device_type()
+    if device not in ("", "cpu", here):
+        raise UsageError(
+            f"--device {device}: this machine has none",
+            got="no accelerator" if here == "cpu" else f"an accelerator of kind {here}",
+            why="kernels are tuned and compiled for the kind of device that is there",
+            fix=f"run lockstep build on a machine with one {device} device",
+        )
+
+
+def _one(job: Job) -> Ahead:
     from lockstep.ahead.build import build as build_ahead
     from lockstep.ahead.show import Shown, lines
 
@@ -83,4 +105,16 @@ def _one(job: Job, several: bool) -> int:
         print(line)
     if ahead.code:
         print(ahead.failed or ahead.refused, file=sys.stderr)
-    return ahead.code
+    return ahead
+
+
+def _write_bundle(path: Path, built: list[Built]) -> None:
+    from lockstep.build.bundle import pack_bundle
+
+    data = pack_bundle({one.path.name: one.data for one in built})
+    part = path.with_name(f".{path.name}.part")
+    part.unlink(missing_ok=True)
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(data)
+    part.replace(path)
+    print(f"{len(built)} artifact(s), {len(data) / 1e6:.1f} MB -> {path}")
