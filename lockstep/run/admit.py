@@ -24,10 +24,12 @@ from lockstep.capture.checking import Checking
 from lockstep.capture.early import Early
 from lockstep.capture.graph import StepGraph
 from lockstep.capture.ranges import Size
+from lockstep.capture.trees import tree_of
 from lockstep.errors import ArtifactError
 from lockstep.fleet.obtain import Obtained
 from lockstep.fleet.second import Second
 from lockstep.fleet.stores import ArtifactStore
+from lockstep.run.dynamic import Guards
 from lockstep.run.key import Bound
 from lockstep.run.loader import load_program
 from lockstep.run.options import CHECKS, Options
@@ -261,6 +263,7 @@ def load(obtained: Obtained, step: str, variant: str, here: Session) -> Variant:
     where = obtained.path or step
     artifact = _artifact(obtained.data, where)
     check_step(artifact.manifest, where, shape.ADMITTED)
+    _check_contract(artifact.manifest["contract"], where)
     loaded = Variant(artifact, load_program(artifact), variant)
     seconds = {**obtained.seconds, "load": time.monotonic() - begin}
     manifest = artifact.manifest
@@ -284,6 +287,24 @@ def load(obtained: Obtained, step: str, variant: str, here: Session) -> Variant:
             _told(f"{step} {variant}", obtained, manifest["built"], seconds["load"], here.world)
         )
     return loaded
+
+
+def _check_contract(contract: Fields, where: str) -> None:
+    """Read what a variant will read, before anything of the program runs.
+
+    Raises:
+        ArtifactError: LS210, a tree or a guard that can't be read.
+    """
+    try:
+        tree_of(contract["out_spec"])
+        Guards(contract)
+    except Exception as error:
+        raise ArtifactError(
+            "the artifact's contract can't be read",
+            where=where,
+            got=f"{type(error).__name__}: {error}",
+            fix="delete it, and the next start builds it again",
+        ) from error
 
 
 _verified: tuple[bytes, Artifact] | None = None  # what this process looked through last

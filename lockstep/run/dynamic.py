@@ -180,7 +180,7 @@ class Guards:
     def __init__(self, contract: Mapping[str, Any]) -> None:
         self._sizes = [Size(**row) for row in contract.get("sizes", ())]
         self._rows: list[tuple[CodeType, str, str]] = [
-            (compile(row["text"], "<guard>", "eval"), row["text"], row["line"])
+            (_formula(row["text"], len(self._sizes)), row["text"], row["line"])
             for row in contract.get("guards", ())
         ]
         self._at: dict[int, tuple[list[str], list[Callable[[list[Any]], int]]]] = {}
@@ -216,6 +216,21 @@ class Guards:
                     f"{readable(text, self._sizes)}, {line or 'by the compiler'}"
                 )
         return told
+
+
+def _formula(text: str, sizes: int) -> CodeType:
+    """A guard's code: of a file, so that it may name sizes, min and max, and nothing else.
+
+    Raises:
+        ValueError: it is no such formula.
+        SyntaxError: it is no expression.
+    """
+    code, own = compile(text, "<guard>", "eval"), {f"n{number}" for number in range(sizes)}
+    names = set(code.co_names)
+    nested = any(isinstance(constant, CodeType) for constant in code.co_consts)
+    if nested or not names & own or not names <= own | {"min", "max"}:
+        raise ValueError(f"a guard that is no formula of the sizes: {text}")
+    return code
 
 
 def _holds(code: CodeType, numbers: dict[str, int]) -> bool:

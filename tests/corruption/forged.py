@@ -115,7 +115,7 @@ def _more(manifest: dict[str, Any], blobs: dict[str, bytes], _o: Any, draw: rand
 def forged_form(files: Sequence[Real], each: int, draw: random.Random) -> Iterator[Mutation]:
     """Yield unsigned files whose manifest is not of a step's form, or of another job's step."""
     plain = [real for real in files if not real.signed]
-    changes = (_retyped, _left_out, _another_fingerprint, _another_requirement)
+    changes = (_retyped, _left_out, _another_fingerprint, _another_requirement, _no_contract)
     for change in changes:
         made = 0
         while made < each:
@@ -187,6 +187,31 @@ def _another_fingerprint(manifest: dict[str, Any], draw: random.Random) -> str:
     else:
         fields[f"{name} "] = fields[name]
     return "another fingerprint"
+
+
+def _no_contract(manifest: dict[str, Any], draw: random.Random) -> str:
+    contract = manifest["contract"]
+    if draw.random() < 0.5:
+        tree = contract["out_spec"]
+        at = draw.randrange(len(tree))
+        contract["out_spec"] = draw.choice(["", "x", "[1]", "{}", "[99, {}]", tree[:at]])
+    else:
+        text = draw.choice(
+            [
+                "n0 ==",
+                "import os",
+                "n0 < x.y",
+                "(",
+                "\0",
+                "lambda: n0",
+                "n99 < 2",
+                "n0.real",
+                "1 < 2",
+            ]
+        )
+        contract["sizes"] = [{"name": "x", "dim": 0, "low": 2, "high": 9}]
+        contract["guards"] = [{"text": text, "line": "train.py:1"}]
+    return "a contract that can't be read"
 
 
 def _another_requirement(manifest: dict[str, Any], draw: random.Random) -> str:
