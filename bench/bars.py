@@ -68,6 +68,16 @@ BARS = [
         "-m tests.corruption",
     ),
     Bar("an accelerator's index is in no program; on devices where there are any", "gpu/check.py"),
+    Bar(
+        "rank-only logging in a step: told as eager tells it, or refused at its line",
+        "-m tests.logging_forms",
+        limit_s=3600,
+    ),
+    Bar(
+        "what is built ahead of time is what real ranks build; 64 ranks cost what 4 do",
+        "-m tests.ahead",
+        limit_s=3600,
+    ),
     Bar("a wrong cell of a test matrix fails with its line, the right pass", "-m tests.plugin"),
     Bar(
         "three ways side by side, from empty caches and warm",

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.build.early import formulas, settled
-from lockstep.build.fingerprint import differences
 from lockstep.build.likeness import compared
 from lockstep.errors import CaptureError
-from lockstep.run.admit import short
+from lockstep.fleet.judge import differing
 
 SHOWN = 4  # fields, or lines of code, that are told
 
@@ -51,7 +50,7 @@ class Council:
         found = formulas(tables, [self.asked[rank]["place"] for rank in self.ranks])
         first = settled(tables[0], found)
         for rank, table in zip(self.ranks, tables, strict=True):
-            rows = differences(first, settled(table, found))
+            rows = differing(settled(table, found), first)
             if rows:
                 raise _unlike(self.step, self.ranks[0], rank, rows)
         return [[path, formula.record()] for path, formula in found]
@@ -91,11 +90,11 @@ class Council:
         return {"code of": list(ranks), "code lines": len(one)}
 
 
-def _unlike(step: str, first: int, rank: int, rows: list[tuple[str, Any, Any]]) -> CaptureError:
+def _unlike(step: str, first: int, rank: int, rows: list[tuple[str, str, str]]) -> CaptureError:
     return CaptureError(
         f"ranks {first} and {rank} ask for different programs at {step}",
-        got="\n".join(f"{name}: {short(other)} on rank {rank}" for name, _, other in rows[:SHOWN]),
-        want="\n".join(f"{name}: {short(mine)} on rank {first}" for name, mine, _ in rows[:SHOWN]),
+        got="\n".join(f"{name}: {other} on rank {rank}" for name, other, _ in rows[:SHOWN]),
+        want="\n".join(f"{name}: {mine} on rank {first}" for name, _, mine in rows[:SHOWN]),
         why="one program runs on every rank, so all must ask for the same one",
         fix=[
             "read the rank inside the step: dist.get_rank(), mesh.get_local_rank(axis)",
