@@ -7,24 +7,21 @@ in it.
 
 from __future__ import annotations
 
-import ast
 import functools
 import hashlib
-import inspect
 import json
 import platform
 import sys
-import textwrap
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 from lockstep import __version__, _compat
 from lockstep.build.flags import global_flags
 from lockstep.build.requires import basic_requires
 from lockstep.build.settings import build_settings
+from lockstep.build.sources import digest_of_source
 from lockstep.build.values import Values, class_of, short, show
 from lockstep.capture.binding import Call, Step
 from lockstep.capture.reach import Reach
@@ -93,34 +90,6 @@ def differences(wanted: Fields, got: Fields) -> list[tuple[str, Any, Any]]:
 
 def _flat(prefix: str, values: Fields) -> Fields:
     return {f"{prefix} {name}": value for name, value in values.items()}
-
-
-@functools.lru_cache(maxsize=4096)
-def digest_of_source(item: Any) -> str:
-    """A digest of a function's or class' code: no comments, docstrings or positions.
-
-    What has no source (made by exec) is digested by its byte code, and so is a lambda, since the
-    source of one is its whole line, which may hold several.
-    """
-    code = getattr(item, "__code__", None)
-    if code is not None and code.co_name == "<lambda>":
-        return _digest_of_code(code)
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(code or item)))
-    except (OSError, TypeError, SyntaxError):
-        return _digest_of_code(code) if code is not None else f"no source of {item.__qualname__}"
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
-            if isinstance(body[0].value, ast.Constant) and isinstance(body[0].value.value, str):
-                body.pop(0)
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16]
-
-
-def _digest_of_code(code: CodeType) -> str:
-    inner = [_digest_of_code(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
-    raw = repr((code.co_code, inner, code.co_names, code.co_varnames, code.co_freevars))
-    return "bytecode " + hashlib.sha256(raw.encode()).hexdigest()[:16]
 
 
 def _attributes(call: Call, state: State, found: Reach, values: Values) -> Fields:
