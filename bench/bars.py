@@ -78,6 +78,11 @@ BARS = [
         "-m tests.ahead",
         limit_s=3600,
     ),
+    Bar(
+        "rank-only logging in a step: told as eager tells it, or refused at its line",
+        "-m tests.logging_forms",
+        limit_s=3600,
+    ),
     Bar("a wrong cell of a test matrix fails with its line, the right pass", "-m tests.plugin"),
     Bar(
         "three ways side by side, from empty caches and warm",

@@ -168,7 +168,10 @@ def contract(
     refuse_odd_arguments(call)
     fields: dict[str, Any] = {}
     for i, (name, leaf) in enumerate(zip(call.names, call.leaves, strict=True)):
-        fields[name] = _leaf_words(leaf, (loose or {}).get(i))
+        if name in call.objects:  # its attributes that the step may read are told beside it
+            fields[name] = f"a {type(leaf).__qualname__}"
+        else:
+            fields[name] = _leaf_words(leaf, (loose or {}).get(i))
     same: dict[int, str] = {}
     for name, leaf in zip(call.names, call.leaves, strict=True):
         if isinstance(leaf, torch.Tensor) and same.setdefault(id(leaf), name) != name:

@@ -356,3 +356,18 @@ def of_a_loss_with_gradients(x: Tensor, mesh: Any, out: Outlets) -> Tensor:
     if dist.get_rank() == 0:
         print(f"{loss:.3f}", weight.grad.norm().item())  # type: ignore[union-attr]
     return loss.detach()
+
+
+@kept
+def rank_of_the_constructor(x: Tensor, mesh: Any, out: Outlets) -> Tensor:
+    loss = x.square().mean()
+    if out.rank == 0:
+        print(f"loss {loss.item():.3f}")
+    return loss
+
+
+@kept
+def rank_of_the_constructor_in_text(x: Tensor, mesh: Any, out: Outlets) -> Tensor:
+    loss = x.square().mean()
+    print(f"[{out.rank}] loss {loss.item():.3f}")
+    return loss

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import io
 import logging
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+OTHERS = re.compile(r"\[lockstep|(\[rank\d+\]:)?[WIE]\d{4} ")  # lines of Lockstep's and of torch's
 SEEN: list[Any] = []  # of this step, beside the streams
 
 
@@ -94,7 +96,7 @@ def seen() -> Iterator[list[Any]]:
         root.removeHandler(handler)
         for stream in (out, err):
             lines = stream.getvalue().splitlines(keepends=True)
-            found.append("".join(line for line in lines if not line.startswith("[lockstep")))
+            found.append("".join(line for line in lines if not OTHERS.match(line)))
         found.append([_plain(value) for value in SEEN])
 
 
