@@ -245,6 +245,12 @@ def surely(condition: Any) -> bool:
     return statically_known_true(condition)
 
 
+def engine_run() -> Any:
+    """What both `backward()` and `autograd.grad` call to run the engine, below torch's own handling
+    of function modes, which are off from there on (torch 2.14)."""
+    return torch.autograd.graph._engine_run_backward
+
+
 def undecided(error: BaseException) -> Any:
     """The formula of numbers of the trace that torch wanted to decide by; None: another error."""
     return getattr(error, "cond", None)

@@ -60,12 +60,18 @@ def settled(table: Fields, found: Formulas) -> Fields:
     return table
 
 
-def agreeing(table: Fields, other: Fields, place: Place) -> Fields:
-    """A fingerprint with another's formulas, wherever they give this rank the number it has."""
+def agreeing(table: Fields, other: Fields, place: Place | None) -> Fields:
+    """A fingerprint with another's formulas, wherever they give this rank the number it has.
+
+    Args:
+        place: where the rank is; None: not known, and any number of its own is taken for it.
+    """
     mine: Formulas = []
     for path, formula in _formulas_in(other, []):
         own = _at(table, path)
-        if formula.per.keys() <= place.keys() and _is_number(own) and own == formula.at(place):
+        if not _is_number(own):
+            continue
+        if place is None or (formula.per.keys() <= place.keys() and own == formula.at(place)):
             mine.append((path, formula))
     return settled(table, mine) if mine else table
 

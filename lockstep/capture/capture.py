@@ -277,7 +277,7 @@ class Tracing:
                 if self.checking is not None:
                     stack.enter_context(self.checking.watching(self.fakes))
                 stack.enter_context(in_phase("build"))
-                early = stack.enter_context(putting(self._early, self.coordinates))
+                early = stack.enter_context(putting(self._early, self._number_of))
                 args, kwargs = self.call.arguments(
                     [early.get(at, leaf) for at, leaf in enumerate(taken)]
                 )
@@ -304,6 +304,9 @@ class Tracing:
         self.refuse_changes(python)
         self.emits = emits.finish(gm)
         return self._items_to_tensors(gm)
+
+    def _number_of(self, early: Early) -> Any:
+        return early.number(self.coordinates)
 
     # -- what came out
 

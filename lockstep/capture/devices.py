@@ -20,7 +20,7 @@ from lockstep import _compat
 from lockstep._compat import pytree
 from lockstep.capture.graph import InputSpec
 from lockstep.capture.hooks import caller_frame, swapped
-from lockstep.capture.origin import META, is_user_file, line_of
+from lockstep.capture.origin import META, is_torch_file, is_user_file, line_of
 from lockstep.capture.refusal import refuse
 from lockstep.errors import CaptureError
 
@@ -70,7 +70,9 @@ def on_one_accelerator() -> Iterator[None]:
         torch.cuda.device.__enter__: _entered,
         torch.cuda.device.__exit__: _left,
     }
-    with swapped(swaps), _Indices(), _Moves():
+    # What a program has put in the place of torch's own, to run without it, reads no index.
+    own = {f: read for f, read in swaps.items() if is_torch_file(f.__code__.co_filename)}
+    with swapped(own), _Indices(), _Moves():
         yield
 
 

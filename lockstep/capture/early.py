@@ -8,7 +8,7 @@ Python asks of it is answered or refused in the same way. Afterwards the attribu
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import FunctionType, MethodType
@@ -81,10 +81,13 @@ def located(path: Sequence[Any], formula: Affine, call: Call, state: State, foun
 
 
 @contextlib.contextmanager
-def putting(early: Sequence[Early], coordinates: Coordinates) -> Iterator[dict[int, Any]]:
-    """Let every place hold its formula while inside, and its int again afterwards.
+def putting(early: Sequence[Early], number: Callable[[Early], Any]) -> Iterator[dict[int, Any]]:
+    """Let every place hold another number while inside, and its int again afterwards.
 
     A place that the step itself wrote to is left, for the comparison of Python's state.
+
+    Args:
+        number: gives the number of one place.
 
     Yields:
         The arguments that are other ones now, by their place among the leaves.
@@ -95,7 +98,7 @@ def putting(early: Sequence[Early], coordinates: Coordinates) -> Iterator[dict[i
             first, *rest = one.keys
             old = arguments.get(first) if isinstance(one.holder, _Leaves) else None
             old = _entry(one.holder, first) if old is None else old
-            new = _with(old, rest, one.number(coordinates), undo)
+            new = _with(old, rest, number(one), undo)
             if isinstance(one.holder, _Leaves):
                 arguments[first] = new
             else:

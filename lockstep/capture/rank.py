@@ -49,6 +49,7 @@ def reading_rank(mode: Any, coordinates: Coordinates) -> Iterator[None]:
         DeviceMesh.get_coordinate: reads.get_coordinate,  # type: ignore[dict-item]
         DeviceMesh.get_rank: reads.get_rank,  # type: ignore[dict-item]
         _compat.mesh_table(): reads.get_table,
+        _compat.engine_run(): _indexing_backwards,
     }
     try:
         with swapped(swaps), _group_rank(reads), deciding(reads.coordinates, mode):
@@ -57,6 +58,12 @@ def reading_rank(mode: Any, coordinates: Coordinates) -> Iterator[None]:
     finally:
         cached = emptied(reads.coordinates)
     refuse_cached(cached)
+
+
+def _indexing_backwards(original: Any, args: Any, kwargs: Any) -> Any:
+    """A Function's `backward` may index by the rank too: torch leaves its modes before it."""
+    with Indexing():
+        return original(*args, **kwargs)
 
 
 class _Reads:

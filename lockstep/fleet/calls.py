@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from lockstep.build.early import agreeing
 from lockstep.fleet.client import Client
 from lockstep.fleet.faults import Fault
 from lockstep.fleet.judge import differing, odd_contract
@@ -85,7 +86,7 @@ def _sides(client: Client, world: int, ordinal: int) -> tuple[list[int], list[in
 
 def _fields(state: State, notice: dict[str, Any], variant: str) -> list[tuple[str, str, str]]:
     mine = state.contracts.get((notice["step"], variant))
-    return [] if mine is None else differing(notice["contract"], mine)
+    return [] if mine is None else differing(agreeing(notice["contract"], mine, None), mine)
 
 
 def _lone(

@@ -159,7 +159,8 @@ class Build:
         from lockstep.run.judged import judged  # the checker: not for a rank that only loads
 
         apart = self.replicas.apart() if self.replicas is not None else {}
-        return judged(checking, self.step, self.call, self.bound, self.options, apart, self.here)
+        call = (self.step, self.call, self.bound, self.options)
+        return judged(checking, *call, apart, self.here, self.early)
 
 
 def noting(options: Options) -> Checking | None:

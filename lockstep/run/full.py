@@ -7,13 +7,15 @@ Where that does not hold, the check says so instead of guessing.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from lockstep.capture.binding import Call, Step
+from lockstep.capture.early import Early, putting
 from lockstep.checker.check import conclude, witnesses
 from lockstep.checker.finding import Report
 from lockstep.checker.implied import differentiated
@@ -23,6 +25,8 @@ from lockstep.checker.world import World, capture_world
 from lockstep.errors import CheckError, LockstepError
 from lockstep.run.key import Bound
 from lockstep.run.options import Options
+from lockstep.spmd.affine import place_here
+from lockstep.spmd.mesh import axis
 
 MOST_RANKS = 8
 MOST_ELEMENTS = (
@@ -32,12 +36,18 @@ NO_TWIN = "the batches of the other ranks are not here; `lockstep check SCRIPT` 
 
 
 def full(
-    step: Step, call: Call, bound: Bound, options: Options, apart: Mapping[str, frozenset[str]]
+    step: Step,
+    call: Call,
+    bound: Bound,
+    options: Options,
+    apart: Mapping[str, frozenset[str]],
+    early: Sequence[Early] = (),
 ) -> Report:
     """Ask all witnesses but the one-rank twin about a call.
 
     Args:
         apart: parameter -> axes along which the ranks hold other values of it.
+        early: ints of each rank; a simulated one has its own of them.
 
     Returns:
         The report; types explain in it, and do not decide.
@@ -50,13 +60,13 @@ def full(
     if why:
         raise _impossible(step.name, why)
     try:
-        world = _captured(step, call, sizes)
+        world = _captured(step, call, sizes, early)
     except (LockstepError, RuntimeError) as error:
         first = error.what if isinstance(error, LockstepError) else str(error).splitlines()[0]
         raise _impossible(step.name, f"it is not captured in a simulated world: {first}") from error
     report = _asked(world, options.data, options.reductions)
     if report.findings and options.pending:  # the last of several steps may reduce for all of them
-        now = _asked(_captured(step, call, sizes), options.data, {})
+        now = _asked(_captured(step, call, sizes, early), options.data, {})
         report = report if now.findings else now
     return report
 
@@ -69,16 +79,21 @@ def _asked(world: World, data: tuple[str, ...], pending: dict[str, str]) -> Repo
     return conclude(world, seen, report, pending)
 
 
-def _captured(step: Step, call: Call, sizes: dict[str, int]) -> World:
+def _captured(step: Step, call: Call, sizes: dict[str, int], early: Sequence[Early]) -> World:
     function: Any = step.function
+    with contextlib.ExitStack() as numbers:
 
-    def make(_mesh: Any) -> Any:
-        return call.arguments(call.leaves)
+        def make(_mesh: Any) -> Any:
+            """The call's arguments as one rank has them, until another one's are asked for."""
+            numbers.close()
+            place = place_here(map(axis, sizes))
+            mine = numbers.enter_context(putting(early, lambda one: one.formula.at(place)))
+            return call.arguments([mine.get(at, leaf) for at, leaf in enumerate(call.leaves)])
 
-    world = capture_world(function, make, sizes)
-    trains = any(spec.requires_grad for spec in world.ranks[0].graph.inputs)
-    if trains and not world.ranks[0].notes.roots:
-        world = capture_world(differentiated(function), make, sizes)
+        world = capture_world(function, make, sizes)
+        trains = any(spec.requires_grad for spec in world.ranks[0].graph.inputs)
+        if trains and not world.ranks[0].notes.roots:
+            world = capture_world(differentiated(function), make, sizes)
     for trace in world.ranks:  # what was accumulated before is no part of this call's derivative
         for at, spec in enumerate(trace.graph.inputs):
             if spec.kind == "grad":

@@ -6,11 +6,12 @@ Imported where something is built, and nowhere else: a rank that loads has no ch
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from lockstep.build.fingerprint import Fields
 from lockstep.capture.binding import Call, Step
 from lockstep.capture.checking import Checking
+from lockstep.capture.early import Early
 from lockstep.checker.built import Built, judge_built
 from lockstep.checker.finding import Finding, Report
 from lockstep.errors import CheckError, LockstepError
@@ -30,11 +31,13 @@ def judged(
     options: Options,
     apart: Mapping[str, frozenset[str]],
     here: Here,
+    early: Sequence[Early] = (),
 ) -> Fields:
     """Judge what a capture has noted, and for "full" the same call on simulated ranks.
 
     Args:
         apart: parameter -> axes along which the ranks hold other values of it.
+        early: ints of each rank.
 
     Returns:
         What stands in the manifest under "check".
@@ -50,7 +53,7 @@ def judged(
     if options.check == "full":
         from lockstep.run.full import full
 
-        reports.append(full(step, call, bound, options, apart))
+        reports.append(full(step, call, bound, options, apart, early))
         _refuse(step.name, reports[-1].findings)
     return {
         "mode": options.check,

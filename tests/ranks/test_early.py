@@ -76,7 +76,7 @@ def marked(name: str) -> str:
             [
                 "ranks 1, 2 differ in module model.scale at train",
                 f"at   {marked('Mixed')}",
-                "0x1.8000000000000p+0 on rank 1",
+                "0x1.0000000000000p+1 on rank 1",
             ],
         ),
     ],
