@@ -155,6 +155,11 @@ def test_weights_that_do_not_fit_are_refused():
         ls.weighted_mean(torch.ones(2), torch.ones(2))
     with pytest.raises(UsageError, match="no mesh axis pp"):
         ls.weighted_mean(torch.ones(2), torch.ones(2), "pp")
+    with pytest.raises(UsageError, match="the weights are no tensor\n  got  nothing"):
+        ls.weighted_mean(torch.ones(2))
+    with pytest.raises(UsageError, match="takes no keywords\n  got  dp='sum'") as caught:
+        ls.weighted_mean(torch.ones(2), torch.ones(2), dp="sum")
+    assert caught.value.fixes == ["ls.weighted_mean(losses, weights, 'dp')"]
 
 
 def step(way: str):

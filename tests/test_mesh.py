@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import lockstep as ls
 from lockstep.errors import UsageError
-from lockstep.spmd.mesh import _fit, apart, axis, axis_of, register
+from lockstep.spmd.mesh import SIZES, _fit, apart, axis, axis_of, register
 
 
 @pytest.fixture(autouse=True)
@@ -47,6 +47,13 @@ def test_sizes_are_filled_in(sizes: dict[str, int], world: int, want: dict[str, 
 def test_sizes_that_do_not_fit_are_refused(sizes: dict[str, int], world: int, text: str) -> None:
     with pytest.raises(UsageError, match=text):
         _fit(sizes, world)
+
+
+def test_sizes_given_by_a_command_name_its_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SIZES, "dp=3")
+    with pytest.raises(UsageError, match="the mesh dp=3 x tp=2 does not fit the job") as caught:
+        _fit({"dp": 3, "tp": 2}, 3)
+    assert caught.value.fixes == ["--world-size 6, or --mesh with the sizes of all axes"]
 
 
 def test_axes_are_known_by_name_and_by_group() -> None:

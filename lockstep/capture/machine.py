@@ -1,7 +1,7 @@
 """What tells one process or machine from another by text or number: refused at the user's line.
 
-The environment's rank, the host's name, the process' id. No program can read them as it runs, and
-those of the building rank would be shipped.
+The environment's rank, the host's name, the process' id, what the system draws by chance. No
+program can read them as it runs, and those of the building rank would be shipped.
 """
 
 from __future__ import annotations
@@ -9,8 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import random
+import secrets
 import socket
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -27,7 +30,14 @@ _ENVIRONMENT = {
     "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "NODE_RANK", "HOSTNAME",
     "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "OMPI_COMM_WORLD_RANK",
 }  # fmt: skip
-_BUILTINS: list[tuple[Any, str]] = [(os, "getpid"), (os, "getppid"), (socket, "gethostname")]
+_BUILTINS: list[tuple[Any, str]] = [
+    *((os, "getpid"), (os, "getppid"), (os, "urandom"), (socket, "gethostname")),
+    *((secrets, "randbelow"), (secrets, "choice"), (secrets, "randbits")),
+]
+_CHANCE: list[Any] = [
+    *(uuid.uuid1, uuid.uuid4, secrets.token_bytes, secrets.token_hex, secrets.token_urlsafe),
+    random.SystemRandom.random,
+]  # what is drawn of the system: nobody can seed it, and another comes at each call
 # Functions of torch that call what a user wrote: modules, checkpoints, autograd Functions, hooks.
 _CALLS_USERS = {
     "_wrapped_call_impl", "_call_impl", "inner", "forward", "backward", "apply", "checkpoint",
@@ -43,6 +53,7 @@ def refusing_machine_reads() -> Iterator[None]:
         dist.distributed_c10d.get_node_local_rank: _refused("dist.get_node_local_rank()", True),
         platform.node: _refused("platform.node()"),
         type(os.environ).__getitem__: _environment,
+        **{f: _refused(f"{f.__module__}.{f.__qualname__}()") for f in _CHANCE},
     }
     with swapped(swaps), contextlib.ExitStack() as stack:
         for module, name in _BUILTINS:

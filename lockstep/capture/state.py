@@ -141,8 +141,16 @@ def refuse_wrapped(name: str, module: torch.nn.Module) -> None:
     """Refuse models whose gradient reduction happens outside of what a capture sees.
 
     Raises:
-        CaptureError: the module is wrapped by DDP, FSDP or FSDP2.
+        CaptureError: the module is wrapped by DDP, FSDP or FSDP2, or made by torch.jit.
     """
+    if isinstance(module, torch.jit.ScriptModule):
+        raise CaptureError(
+            f"{name} is made by torch.jit",
+            got=type(module).__name__,
+            want="the plain module",
+            why="its parameters are held where nothing can take their place in a capture",
+            fix="pass the module itself: leave torch.jit.script and torch.jit.trace out",
+        )
     wrapper = _wrapper_of(module)
     if wrapper is None:
         return

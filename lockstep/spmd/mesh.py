@@ -138,7 +138,9 @@ def _fit(sizes: dict[str, int], world: int) -> dict[str, int]:
             f"the mesh {shown} does not fit the job",
             got=f"{world} rank(s); the fixed axes need a multiple of {fixed}",
             want="axes whose product is the number of ranks, at most one of them -1",
-            fix="start torchrun with another --nproc-per-node, or change the sizes",
+            fix=f"--world-size {fixed}, or --mesh with the sizes of all axes"
+            if os.environ.get(SIZES)
+            else "start torchrun with another --nproc-per-node, or change the sizes",
         )
     return {name: world // fixed if size == -1 else size for name, size in sizes.items()}
 

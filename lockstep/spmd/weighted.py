@@ -13,7 +13,9 @@ from lockstep.spmd.typed_collectives import all_reduce
 from lockstep.spmd.types import P, R
 
 
-def weighted_mean(losses: torch.Tensor, weights: torch.Tensor, *axes: str) -> torch.Tensor:
+def weighted_mean(
+    losses: torch.Tensor, weights: torch.Tensor | None = None, *axes: str, **odd: object
+) -> torch.Tensor:
     """This rank's share of the mean loss over all data; the ranks' shares add up to it.
 
     Losses are summed by their weights and divided by the weights' sum over all ranks, so that loss
@@ -26,6 +28,7 @@ def weighted_mean(losses: torch.Tensor, weights: torch.Tensor, *axes: str) -> to
         weights: how much each counts, 0 for padding, as `ls.even_batches` gives them; the shape of
             `losses`, or its first dimensions. No gradient goes to them.
         axes: the mesh axes over which the data are split, such as "dp".
+        odd: nothing has a keyword: a mean has no "sum" or "mean" to choose.
 
     Returns:
         A tensor of one element. What to print is
@@ -42,7 +45,15 @@ def weighted_mean(losses: torch.Tensor, weights: torch.Tensor, *axes: str) -> to
         >>> ls.weighted_mean(losses, weights, "dp").item()
         2.0
     """
+    if odd:
+        raise UsageError(
+            "ls.weighted_mean takes no keywords",
+            got=", ".join(f"{name}={value!r}" for name, value in odd.items()),
+            want="the losses, the weights, and the names of mesh axes",
+            fix=f"ls.weighted_mean(losses, weights, {', '.join(map(repr, odd))})",
+        )
     _refuse_wrong(losses, weights, axes)
+    assert weights is not None  # it is a tensor
     weights = _fitted(losses, weights.detach())
     count = weights.sum()
     for name in axes:
@@ -58,7 +69,9 @@ def _refuse_wrong(losses: object, weights: object, axes: tuple[str, ...]) -> Non
     for what, value in (("losses", losses), ("weights", weights)):
         if not isinstance(value, torch.Tensor):
             raise UsageError(
-                f"ls.weighted_mean: the {what} are no tensor", got=f"a {type(value).__name__}"
+                f"ls.weighted_mean: the {what} are no tensor",
+                got="nothing" if value is None else f"a {type(value).__name__}",
+                fix='ls.weighted_mean(losses, weights, "dp")',
             )
     if not axes:
         raise UsageError("ls.weighted_mean needs an axis", fix='ls.weighted_mean(..., "dp")')
