@@ -16,6 +16,7 @@ from tests.sources import ROOT
 
 WORDS: dict[str, list[str]] = {
     "show": ["FILE"],
+    "diff": ["OLD", "NEW"],
     "verify": ["FILE"],
     "keygen": ["FILE"],
     "check": [
@@ -30,6 +31,7 @@ WORDS: dict[str, list[str]] = {
         *("FILE", "LINE", "SCRIPT", "ARGS", "--world-size", "--mesh", "--calls", "--timeout"),
     ],
     "compare": ["SCRIPT", "ARGS", "--nproc-per-node", "--json", "--timeout", "--keep"],
+    "why-miss": ["RUN", "--most"],
 }
 
 

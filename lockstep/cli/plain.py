@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 
+from lockstep.cli.diff import diff
 from lockstep.cli.keygen import keygen
 from lockstep.cli.show import show
 from lockstep.cli.verify import verify
@@ -20,7 +21,12 @@ from lockstep.errors import LockstepError, UsageError
 
 OK, FOUND, MISUSED, INTERRUPTED = 0, 1, 2, 130
 
-PLAIN: dict[str, Callable[..., int]] = {"show": show, "verify": verify, "keygen": keygen}
+PLAIN: dict[str, Callable[..., int]] = {
+    "show": show,
+    "diff": diff,
+    "verify": verify,
+    "keygen": keygen,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

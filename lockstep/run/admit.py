@@ -13,8 +13,9 @@ from typing import Any
 from lockstep.build import shape
 from lockstep.build.artifact import Artifact, check_step, pack
 from lockstep.build.backends import lower
+from lockstep.build.differing import rows_of as rows_of_fields
 from lockstep.build.early import agreeing
-from lockstep.build.fingerprint import Fields, differences
+from lockstep.build.fingerprint import Fields
 from lockstep.build.likeness import compared, failed, packed, rows_of
 from lockstep.build.program import Program
 from lockstep.build.signature import sealer
@@ -241,14 +242,13 @@ def verify(data: bytes, wanted: Fields, where: str, place: Place) -> Fields:
     artifact = Artifact.from_bytes(data, where)
     _verified = (data, artifact)
     found = artifact.manifest.get("fingerprint", {})
-    rows = differences(agreeing(wanted, found, place), found)
+    rows = rows_of_fields(found, agreeing(wanted, found, place))
     if rows:
-        shown = [f"{name}: {short(got)}" for name, _, got in rows[:8]]
         raise ArtifactError(
             f"the artifact is not the one this job wants: {len(rows)} field(s) differ",
             where=where,
-            got="\n".join(shown),
-            want="\n".join(f"{name}: {short(want)}" for name, want, _ in rows[:8]),
+            got="\n".join(f"{row.name}: {row.old}" for row in rows[:8]),
+            want="\n".join(f"{row.name}: {row.new}" for row in rows[:8]),
             fix="delete it, or unset LOCKSTEP_STORE, and the next start builds the right one",
         )
     return artifact.manifest

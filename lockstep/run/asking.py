@@ -7,7 +7,8 @@ has the formula in place of the numbers.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lockstep.build.early import Formulas, settled
@@ -17,6 +18,7 @@ from lockstep.capture.source import line_that_reads
 from lockstep.fleet.obtain import Asked
 from lockstep.fleet.stores import ArtifactStore
 from lockstep.run.admit import Build, Hit
+from lockstep.run.nearest import why_missed
 from lockstep.spmd.affine import read_affine
 
 
@@ -64,7 +66,17 @@ class Asking:
         where, check = str(self.store.path_of(file)), build.options.check
         hit = Hit(build.wanted, check, self.store, where, build.here, self.place)
         contract = {**build.wanted, "check": check}
-        return Asked(contract, file, build.run, hit.serves, build.second)
+        run = functools.partial(_told_and_built, build, self.store)
+        return Asked(contract, file, run, hit.serves, build.second)
+
+
+def _told_and_built(build: Build, store: ArtifactStore, stage: Callable[[str], None]) -> bytes:
+    """Say why the store has not what is wanted, and build it."""
+    told, event = why_missed(store, build.wanted)
+    if told:
+        build.here.say(f"{build.step.name}: {told}")
+    build.here.journal.event("missed", step=build.step.name, why=told, **event)
+    return build.run(stage)
 
 
 def with_formulas(build: Build, found: Formulas) -> Build:
