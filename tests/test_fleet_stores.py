@@ -76,7 +76,7 @@ def test_a_store_that_takes_nothing_is_said_and_the_job_goes_on(tmp_path, capsys
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("lockstep.fleet.stores._write_whole", full)
+    monkeypatch.setattr("lockstep.fleet.stores.write_whole", full)
     store = ArtifactStore(tmp_path / "store", rank=3)
     assert store.write("a.lockstep", b"data") is False
     told = capsys.readouterr().err
@@ -158,7 +158,7 @@ def test_a_store_that_can_never_be_written_is_an_error(monkeypatch, tmp_path):
     def refuse(*_: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr("lockstep.fleet.stores._write_whole", refuse)
+    monkeypatch.setattr("lockstep.fleet.stores.write_whole", refuse)
     with pytest.raises(StoreError, match="cannot keep a") as caught:
         store.write("a.lockstep", b"x")
     assert "Read-only file system" in str(caught.value)

@@ -32,6 +32,7 @@ WORDS: dict[str, list[str]] = {
     ],
     "compare": ["SCRIPT", "ARGS", "--nproc-per-node", "--json", "--timeout", "--keep"],
     "why-miss": ["RUN", "--most"],
+    "store": ["ACTION", "--store", "--limit"],
 }
 
 

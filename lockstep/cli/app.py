@@ -15,6 +15,7 @@ from lockstep.cli.check import check
 from lockstep.cli.compare import compare
 from lockstep.cli.explain import explain
 from lockstep.cli.plain import PLAIN
+from lockstep.cli.store import store
 from lockstep.cli.why_miss import why_miss
 
 VERBS: dict[str, Callable[..., int]] = {
@@ -24,6 +25,7 @@ VERBS: dict[str, Callable[..., int]] = {
     "explain": explain,
     "compare": compare,
     "why-miss": why_miss,
+    "store": store,
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -110,11 +109,8 @@ def _one(job: Job) -> Ahead:
 
 def _write_bundle(path: Path, built: list[Built]) -> None:
     from lockstep.build.bundle import pack_bundle
+    from lockstep.fleet.stores import write_whole
 
     data = pack_bundle({one.path.name: one.data for one in built})
-    part = path.with_name(f".{path.name}.part")
-    part.unlink(missing_ok=True)
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(data)
-    part.replace(path)
+    write_whole(path, data)
     print(f"{len(built)} artifact(s), {len(data) / 1e6:.1f} MB -> {path}")

@@ -12,9 +12,10 @@ from pathlib import Path
 from lockstep.build.bundle import Bundle, is_bundle
 from lockstep.build.ownership import refuse_if_open
 from lockstep.errors import StoreError
+from lockstep.fleet.kept import LIMIT as LIMIT_NAME
+from lockstep.fleet.kept import SUFFIX, drop, hold, limit_of_store
 from lockstep.fleet.say import say
 
-SUFFIX = ".lockstep"
 LIMIT = 8 << 30  # bytes
 DAY = 86400.0
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,200}")
@@ -29,6 +30,9 @@ class ArtifactStore:
     Stores hold code that will be executed, so a directory or a file that another user can write is
     refused, and one below a folder that another user can write. Reading verifies no artifact: the
     caller does.
+
+    Where LOCKSTEP_STORE_LIMIT is set, a write drops what has been unused the longest; what any
+    process of a job has taken from the store stays until that process ends.
 
     Args:
         path: a directory, made with mode 0700 at the first write; or a `.lockstep` file, which is
@@ -84,6 +88,8 @@ class ArtifactStore:
                         got=f"{info.st_size} bytes",
                         want=f"at most {self._limit}",
                     )
+                if not self.pinned:
+                    hold(file)
                 return file.read(self._limit + 1)
         except FileNotFoundError as error:
             if self.pinned:
@@ -115,8 +121,7 @@ class ArtifactStore:
         path = self._writable(name)
         try:
             self._make_directory()
-            _write_whole(path, data)
-            return True
+            write_whole(path, data)
         except OSError as error:
             reason = f"{error.strerror or error} ({self.path})"
             if required or error.errno in _NEVER:
@@ -124,14 +129,37 @@ class ArtifactStore:
             text = f"warning: could not keep {name}: {reason}; this job goes on from memory"
             say(self._rank, f"{text}, the next start builds again")
             return False
+        self._keep(path)
+        return True
+
+    def _keep(self, path: Path) -> None:
+        """Hold what was written, and drop what has been unused the longest where it is too much."""
+        try:
+            with path.open("rb") as file:
+                hold(file)
+            limit = limit_of_store()
+            dropped = drop(self.path, limit, but=path) if limit is not None else None
+        except OSError as error:
+            say(self._rank, f"warning: could not shrink {self.path}: {error}")
+            return
+        if dropped is not None and dropped.gone:
+            size = sum(one.size for one in dropped.gone) / 1e6
+            say(
+                self._rank,
+                f"{len(dropped.gone)} unused artifacts dropped, {size:.1f} MB: {self.path}",
+            )
+        if dropped is not None and limit is not None and dropped.left > limit:
+            say(self._rank, f"{dropped.left / 1e6:.1f} MB in use, over {LIMIT_NAME}: {self.path}")
 
     def prepare(self, name: str) -> None:
         """Find out, before a long build, that a store can never take what is built.
 
         Raises:
             StoreError: the store is pinned or unsafe, or this process may not write it.
+            UsageError: LOCKSTEP_STORE_LIMIT is no size.
         """
         self._writable(name)
+        limit_of_store()
         try:
             self._make_directory()
             if not os.access(self.path, os.W_OK | os.X_OK):
@@ -186,7 +214,8 @@ class ArtifactStore:
                 continue  # another process swept it
 
 
-def _write_whole(path: Path, data: bytes) -> None:
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file that nobody ever sees half of: a temporary one, synced, then renamed."""
     temporary = path.parent / f".{path.name}.{socket.gethostname()}.{os.getpid()}.tmp"
     temporary.unlink(missing_ok=True)  # an earlier process with this id
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
