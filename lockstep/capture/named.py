@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterable, Iterator
+from types import FunctionType, ModuleType
 from typing import Any
 
 from lockstep.capture.binding import Call, Step, globals_in
@@ -59,11 +60,12 @@ def member(name: list[Any], attribute: str) -> list[Any]:
 
 
 def objects_of(step: Step, call: Call, functions: Iterable[Any]) -> Iterator[Any]:
-    """Every object that a name may stand for."""
+    """Every object that a name of the step's own may stand for."""
     for _, root in [*_roots(step, call), *_globals(functions)]:
         yield root
-        for _, holder in _below(root):
-            yield from getattr(holder, "__dict__", {}).values()
+        if not isinstance(root, (ModuleType, type, FunctionType)):
+            for _, holder in _below(root):
+                yield from getattr(holder, "__dict__", {}).values()
 
 
 def found_by(name: list[Any], step: Step, call: Call) -> Any:

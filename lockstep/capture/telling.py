@@ -15,6 +15,7 @@ from types import FrameType, FunctionType
 from typing import Any
 
 from lockstep.capture.emits import Emit, Emits
+from lockstep.capture.files import refusing_writes
 from lockstep.capture.hooks import caller_frame, swapped
 from lockstep.capture.named import member, name_of, objects_of
 from lockstep.capture.origin import (
@@ -42,6 +43,9 @@ def telling(emits: Emits) -> Iterator[None]:
     }
     with contextlib.ExitStack() as stack:
         stack.enter_context(_streams(emits))
+        if not emits.quiet:
+            things = objects_of(emits.step, emits.call, emits.functions)
+            stack.enter_context(refusing_writes(things, emits.functions))
         stack.enter_context(swapped(swaps))
         for owner, thing in _writers(emits):
             stack.enter_context(_methods(emits, owner, thing))

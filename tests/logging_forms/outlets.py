@@ -7,8 +7,9 @@ import functools
 import io
 import logging
 import re
+import tempfile
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import IO, Any
 
 import torch
 import torch.distributed as dist
@@ -67,6 +68,7 @@ class Outlets:
         self.verbose = True
         self.step = 0
         self.rank = dist.get_rank()
+        self.file: IO[str] = tempfile.TemporaryFile("w")
 
     def remember(self, *values: Tensor) -> None:
         self.remembered += [value.sum().item() for value in values]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable
@@ -24,7 +25,7 @@ VALUE = "the step looks at a tensor's value"
 STATE = "the step changes Python state"
 TEXT = "the step cuts or changes a text"
 AGAIN = "what the step tells is not the same each time"
-LOST = "into text"
+LOST, FILE = "into text", "the step writes to a file"
 
 
 def refused(text: str) -> Callable[[Form], Form]:
@@ -143,12 +144,27 @@ def cut(x: Tensor, mesh: Any, out: Outlets) -> Tensor:
     return x.square().mean()
 
 
-@refused(LOST)
+@refused(FILE)
 def to_a_file(x: Tensor, mesh: Any, out: Outlets) -> Tensor:
     if dist.get_rank() == 0:
-        with Path("/dev/null").open("w") as file:
-            file.write(f"{x.square().mean().item()}")  # the line
+        with Path("/dev/null").open("w") as file:  # the line
+            file.write(f"{x.square().mean().item()}")
     return x.square().mean()
+
+
+@refused(FILE)
+def to_an_open_file(x: Tensor, mesh: Any, out: Outlets) -> Tensor:
+    if dist.get_rank() == 0:
+        print("one more step", file=out.file)  # the line
+    return x.square().mean()
+
+
+@refused(LOST)
+def text_that_is_kept(x: Tensor, mesh: Any, out: Outlets) -> Tensor:
+    loss = x.square().mean()
+    if dist.get_rank() == 0:
+        json.dumps({"loss": f"{loss.item():.3f}"})  # the line
+    return loss
 
 
 @refused(LOST)
