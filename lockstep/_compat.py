@@ -868,7 +868,14 @@ def fake_set_up() -> Any:
     """A mode in which a whole script runs without values; real tensors that it meets join in."""
     from torch._subclasses import FakeTensorMode
 
-    return FakeTensorMode(allow_non_fake_inputs=True)
+    mode: Any = FakeTensorMode(allow_non_fake_inputs=True)
+    mode.is_set_up = True
+    return mode
+
+
+def is_of_set_up(tensor: Any) -> bool:
+    """Whether a tensor is a stand-in of a set-up: to a capture it is what a real one would be."""
+    return is_fake(tensor) and hasattr(tensor.fake_mode, "is_set_up")
 
 
 def known_value(tensor: Any) -> Any:

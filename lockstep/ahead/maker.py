@@ -49,6 +49,10 @@ class Refused(BaseException):
         self.machines = isinstance(error, (UsageError, ToolchainError))
 
 
+class Broken(BaseException):
+    """The step raised an error of its own; it is the cause."""
+
+
 @dataclass(frozen=True)
 class Task:
     """One rank's part.
@@ -263,3 +267,5 @@ def _refusing() -> Iterator[None]:
         yield
     except LockstepError as error:
         raise Refused(error) from error
+    except Exception as error:
+        raise Broken from error

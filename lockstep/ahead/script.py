@@ -11,7 +11,7 @@ from typing import Any
 
 from lockstep.ahead.files import Written
 from lockstep.ahead.line import Line
-from lockstep.ahead.maker import BUILDS, Enough, Maker, Refused, Task
+from lockstep.ahead.maker import BUILDS, Broken, Enough, Maker, Refused, Task
 from lockstep.ahead.unvalued import Values, objects_alone, unvalued
 from lockstep.capture.origin import is_user_file, line_of
 from lockstep.errors import LockstepError
@@ -44,8 +44,9 @@ def play(script: Path, arguments: Sequence[str], task: Task, line: Line) -> None
             ended["failed"] = f"SystemExit: {left.code}"
     except LockstepError as error:
         ended |= {"failed": str(error), "own": True}
-    except BaseException as error:
-        ended |= {"failed": _told(error, script), "where": _line(error, script)}
+    except BaseException as raised:
+        cause = raised.__cause__ if isinstance(raised, Broken) else None
+        ended |= {"failed": _told(cause or raised, script), "where": _line(cause or raised)}
     if task.role == BUILDS and values is not None and values.read_at:
         lines = ", ".join(list(values.read_at)[:4])
         line.tell("note", text=f"values that no step has computed were read as nan or 0: {lines}")
@@ -77,7 +78,7 @@ def _told(error: BaseException, script: Path) -> str:
     return "".join(traceback.format_exception(own_part(error, str(script))))
 
 
-def _line(error: BaseException, script: Path) -> str:
+def _line(error: BaseException) -> str:
     """The innermost line of the user's that the error came through."""
     trace, found = error.__traceback__, ""
     while trace is not None:

@@ -177,10 +177,10 @@ class Server:
         if rank.task.role == BUILDS:
             if event["refused"]:
                 self._refuse(event["refused"], event["machines"])
-            self._tell("ended", not_reached=event["not_reached"], made=event["made"])
-            if event["failed"] and event["not_reached"]:
+            if event["failed"] and (event["not_reached"] or not event["made"]):
                 self._fail(rank, event)
-        elif event["failed"] and event["not_reached"]:
+            self._tell("ended", not_reached=event["not_reached"], made=event["made"])
+        elif event["failed"] and (event["not_reached"] or not event["made"]):
             if self._council:  # rank 0 has come farther: else its own end says it better
                 self._fail(rank, event)
             self._late = (rank, event)

@@ -94,13 +94,14 @@ def unvalued(stepped: Callable[[], bool], tell: Callable[[str], None]) -> Iterat
 
 @contextlib.contextmanager
 def objects_alone() -> Iterator[None]:
-    """Let collectives of Python objects give back what they get, as those of tensors do."""
+    """Let collectives that read what others sent give back what they get, as the others do."""
     c10d = dist.distributed_c10d
     swaps: dict[Any, Any] = {
         c10d.all_gather_object: _gather_all,
         c10d.gather_object: _gather,
         c10d.broadcast_object_list: lambda *_: None,
         c10d.scatter_object_list: _scatter,
+        c10d.monitored_barrier: lambda *_: None,
     }
     with swapped(swaps):
         yield

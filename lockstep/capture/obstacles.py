@@ -74,7 +74,8 @@ def is_value_read(error: BaseException) -> bool:
 
 def is_outside_tensor(error: BaseException) -> bool:
     """Whether torch stopped because a tensor is none of the capture's own."""
-    return "convert all Tensors to FakeTensors" in str(error)
+    words = str(error)
+    return "convert all Tensors to FakeTensors" in words or "Mixing fake modes" in words
 
 
 def value_read(frame: FrameType | None, lineno: int) -> CaptureError:
@@ -117,7 +118,9 @@ def _real_tensors(frame: FrameType | None, lineno: int) -> Iterator[tuple[str, t
     if frame is None:
         return
     for name, value in expression_values(frame, lineno):
-        if isinstance(value, torch.Tensor) and not _compat.is_fake(value):
+        if not isinstance(value, torch.Tensor):
+            continue
+        if not _compat.is_fake(value) or _compat.is_of_set_up(value):
             yield name, value
 
 

@@ -107,7 +107,14 @@ def _own_group(world: int, rank: int) -> Iterator[None]:
             return original("gloo", rank=0, world_size=1, store=dist.HashStore())
         return original("fake", rank=rank, world_size=world, store=_compat.fake_store())
 
-    with swapped({_init_process_group(): begin}):
+    def group(original: Any, args: Any, kwargs: Any) -> Any:
+        named = dict(zip(("ranks", "timeout", "backend", "pg_options"), args, strict=False))
+        return original(**{**named, **kwargs, "backend": "fake"})
+
+    swaps: dict[FunctionType, Any] = {_init_process_group(): begin}
+    if world > 1:
+        swaps[dist.distributed_c10d.new_group] = group  # type: ignore[index]
+    with swapped(swaps):
         yield
 
 

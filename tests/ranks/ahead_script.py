@@ -47,8 +47,23 @@ def other_step(x: Tensor) -> Tensor:
     return x + 1
 
 
+MASK = torch.ones(4)
+
+
+def masked(x: Tensor) -> Tensor:
+    return x * MASK
+
+
+@ls.compile(mesh=mesh, data="dp", backend="graph")
+def closing_step(x: Tensor) -> Tensor:
+    return masked(x) + 1
+
+
 def main(how: str, file: str = "") -> None:
     rank = dist.get_rank()
+    dist.monitored_barrier(dist.new_group(backend="gloo"))
+    if how == "closes":
+        closing_step(torch.randn(4))
     torch.manual_seed(0)
     offset = {"formula": 3 * rank, "square": rank * rank}.get(how, 0)
     model = Net(offset).to(mesh.device_type)

@@ -100,6 +100,7 @@ def test_a_number_of_each_rank_becomes_a_formula_or_is_refused(
         ("reads", 2, ["the set-up reads the value of a tensor", line_of("int(model"), "--real"]),
         ("fails", 2, ["failed, below fake tensors", line_of("raise V"), "no validation set"]),
         ("unreduced", 1, ["LS500: the check of train_step found", "no artifact is made"]),
+        ("closes", 1, ["the step uses MASK", line_of("x * MASK"), "f32[4], neither"]),
         ("absent", 1, ["rank 1 ended its script without a call of train_step"]),
     ],
 )
