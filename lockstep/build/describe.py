@@ -125,7 +125,27 @@ def _contract(contract: dict[str, Any]) -> str:
     ]
     tables = [_table("inputs", inputs), _sizes(contract), _table("returns", returns)]
     tables.append(_table("effects", effects))
+    tables.append(_table("told", [_told(item) for item in contract.get("emits", [])]))
     return "\n\n".join(table for table in tables if table)
+
+
+def _told(emit: dict[str, Any]) -> tuple[str, str, str]:
+    """What is told or called, where, and from which line."""
+    places = [f"{'' if where['inside'] else 'not '}{_places(where)}" for where in emit["where"]]
+    name = emit["name"] or ""
+    if isinstance(name, dict):  # a logger's
+        name = name["logger"] or ""
+    named = name if isinstance(name, str) else ".".join(map(str, name[1:]))
+    return f"{emit['do']} {named}".strip(), " and ".join(places) or "every rank", emit["line"]
+
+
+def _places(where: dict[str, Any]) -> str:
+    names = [name.replace("world", "rank") for name in where["names"]]
+    found = [
+        " ".join(f"{name} {place}" for name, place in zip(names, places, strict=True))
+        for places in where["places"][:4]
+    ]
+    return ", ".join(found) + (", ..." if len(where["places"]) > 4 else "")
 
 
 def _schedule(schedule: list[dict[str, Any]]) -> str:
