@@ -26,6 +26,7 @@ ORDER = "(order)"  # of a dictionary whose keys are not in the order of their te
 _NUMBERED = re.compile(r"(cuda|xpu|mps|hpu|npu|privateuseone):\d+")
 _PATHS = {"path", "paths", "dir", "dirs", "directory", "file", "files", "filename", "folder"}
 _PLAIN = (bool, int, float, str, list, tuple, dict, type(None))
+_KNOWN = (bool, int, float, str, type(None), torch.dtype, torch.device)
 _REPR = ("decimal.Decimal", "fractions.Fraction", "datetime.timedelta", "re.Pattern", "uuid.UUID")
 
 
@@ -140,9 +141,14 @@ class Values:
         for key, item in self._readable(value):
             if not isinstance(item, torch.Tensor):
                 shown[key] = self._named(key, item, f"{at}.{key}", above)
-        if is_closed(value) and at:
+        if not is_closed(value):
+            return shown
+        own = {key: item for key, item in attributes_of(value).items() if key != "prev"}
+        if own and kind.startswith("torch.") and all(isinstance(v, _KNOWN) for v in own.values()):
+            return {"class": kind, **{key: self.show(item, at, above) for key, item in own.items()}}
+        if at and not kind.startswith("torch.autograd.grad_mode."):
             self.opaque.add(f"{at}: {kind}")
-        return f"<{kind}>" if is_closed(value) else shown
+        return f"<{kind}>"
 
 
 class _Nothing:

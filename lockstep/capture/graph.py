@@ -93,6 +93,7 @@ class StepGraph:
     schedule: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     symbols: Symbols | None = None
+    digest: str = ""  # of what it is, before a back end changes it
 
     def contract(self) -> dict[str, Any]:
         """Inputs, returns and effects as JSON values: what a loader binds by.

@@ -16,7 +16,7 @@ from lockstep.build.backends import lower
 from lockstep.build.differing import rows_of as rows_of_fields
 from lockstep.build.early import agreeing
 from lockstep.build.fingerprint import Fields
-from lockstep.build.likeness import compared, failed, packed, rows_of
+from lockstep.build.likeness import compared, digest_of, failed, packed, rows_of
 from lockstep.build.program import Program
 from lockstep.build.signature import sealer
 from lockstep.capture.binding import Call, Step
@@ -115,6 +115,7 @@ class Build:
             "schedule": graph.schedule,
             "nodes": len(graph.gm.graph.nodes),
             "check": checked,
+            "graph": graph.digest,
             **({"compared": likeness} if likeness is not None else {}),
             **({"early": sorted({str(one) for one in self.early})} if self.early else {}),
             "built": {
@@ -143,7 +144,9 @@ class Build:
     def captured(self, checking: Checking | None) -> StepGraph:
         """The call's graph, as every rank captures it."""
         state = self.bound.state
-        return capture_call(self.step, self.call, state, checking, self.sizes, self.early)
+        graph = capture_call(self.step, self.call, state, checking, self.sizes, self.early)
+        graph.digest = digest_of(rows_of(graph))
+        return graph
 
     def checked(self, checking: Checking | None) -> Fields:
         """What the check says of a captured call, as it stands in the manifest.

@@ -16,6 +16,7 @@ from lockstep.capture.refusal import refuse
 from lockstep.errors import ContractError, UsageError
 from lockstep.run.admit import Build, load, short, tell_unchecked
 from lockstep.run.asking import Asking
+from lockstep.run.audit import audit
 from lockstep.run.dynamic import Dynamic, Loose
 from lockstep.run.key import Bound, contract
 from lockstep.run.modes import ON, instead, mode
@@ -165,6 +166,8 @@ class CompiledStep:
             for told in variant.guards.left_out() if here.rank == 0 else ():
                 here.say(f"{self.name} {name}: {told}")
             variant.verify(call, bound)
+        with here.fleet.guard(f"auditing {self.name}"):
+            audit(obtained, build, store, here)
         if replicas is not None:
             with here.fleet.guard(f"comparing the parameters of {self.name}"):
                 replicas.judge(self.name, variant.checked, here)
