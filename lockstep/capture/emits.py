@@ -198,7 +198,7 @@ def _without_samples(what: Json) -> Json:
     """Values without the made-up text that a comparison of two traces looks at."""
     if not isinstance(what, list):
         return what
-    kept = what[:3] if what[:1] == ["shown"] else what
+    kept = what[:3] if what[:1] in (["shown"], ["percent"]) else what
     return [_without_samples(part) for part in kept]
 
 

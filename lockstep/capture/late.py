@@ -61,7 +61,17 @@ class Late:
     def _is_read(self, *_others: Any) -> Any:
         raise _read_error(user_frame(sys._getframe(1)))
 
-    __bool__ = __int__ = __float__ = __index__ = _is_read
+    def __float__(self) -> float:
+        frame = sys._getframe(1)
+        found = self._emits.marks.number(self, frame, whole=False)
+        return float(found) if found is not None else self._is_read()
+
+    def __int__(self) -> int:
+        frame = sys._getframe(1)
+        found = self._emits.marks.number(self, frame, whole=True)
+        return int(found) if found is not None else self._is_read()
+
+    __bool__ = __index__ = _is_read
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _is_read
     __hash__ = object.__hash__
 

@@ -21,6 +21,7 @@ from lockstep import _compat
 from lockstep.capture.coordinates import Coordinates
 from lockstep.capture.hooks import caller_frame, swapped
 from lockstep.capture.origin import is_own_file, is_torch_file, line_of, user_frame
+from lockstep.capture.percent import Percents
 from lockstep.capture.refusal import refuse
 from lockstep.errors import CaptureError
 
@@ -61,6 +62,7 @@ class Marks:
     def __init__(self, write: Write, coordinates: Coordinates, samples: bool = False) -> None:
         self._write, self._coordinates, self._samples = write, coordinates, samples
         self._shown: list[Shown] = []
+        self._percents = Percents(samples)
 
     def mark(self, value: Any, spec: str | None, frame: FrameType | None) -> str:
         """Return what stands for a value's text."""
@@ -107,13 +109,36 @@ class Marks:
         for found in _MARK.finditer(text):
             shown = self._shown[int(found[1])]
             shown.used = True
-            parts += [text[at : found.start()], ["shown", shown.what, shown.spec, shown.sample]]
+            parts += self._percented(text[at : found.start()])
+            parts.append(["shown", shown.what, shown.spec, shown.sample])
             at = found.end()
-        parts.append(text[at:])
+        parts += self._percented(text[at:])
         rest = "".join(part for part in parts if isinstance(part, str))
         if _OPEN in rest or _CLOSE in rest:
             refuse(_changed(line))
         return ["text", *[part for part in parts if part != ""]]
+
+    def number(self, value: Any, frame: FrameType | None, whole: bool) -> Any:
+        """Return what stands for a value that `"%.3f" % value` asks for; None: it is not that."""
+        number = value if isinstance(value, _NUMBERS) else None
+        shown = Shown(self._write(value), "", line_of(user_frame(frame)), number, "")
+        found = self._percents.number(shown, frame, whole)
+        if found is not None:
+            self._shown.append(shown)
+        return found
+
+    def _percented(self, text: str) -> list[Json]:
+        """A text without marks in pieces, with ["percent", value, format] for what `%` put in."""
+        parts: list[Json] = []
+        for piece in self._percents.split(text):
+            if isinstance(piece, str):
+                parts.append(piece)
+                continue
+            shown, form = piece
+            shown.used = True
+            sample = form % (0 if form[-1] in "diouxXc" else math.nan)
+            parts.append(["percent", shown.what, form, sample])
+        return parts
 
     @property
     def lines(self) -> list[str]:
@@ -186,6 +211,11 @@ def showing(marks: Marks, settled: Callable[[Any], Any]) -> Iterator[None]:
     reprs: dict[FunctionType, Any] = {
         vars(kind)["__repr__"]: _repr(marks, settled) for kind in _NUMBERS
     }
+    for kind in (torch.SymFloat, torch.SymInt):
+        for name in ("__float__", "__int__", "__index__"):
+            asked = vars(kind).get(name)
+            if isinstance(asked, FunctionType):
+                reprs[asked] = _percent(marks, whole=name != "__float__")
     own = {name: vars(tensor).get(name) for name in ("__repr__", "__format__")}
     try:
         for kind in _NUMBERS:
@@ -234,6 +264,18 @@ def _repr(marks: Marks, settled: Callable[[Any], Any]) -> Any:
         return marks.mark(args[0], "", frame) if known is None else repr(_plain(args[0], known))
 
     return shown
+
+
+def _percent(marks: Marks, whole: bool) -> Any:
+    def asked(original: Any, args: Any, kwargs: Any) -> Any:
+        frame = _asker(caller_frame())
+        formula = _compat.expression(args[0])
+        if frame is None or not getattr(formula, "free_symbols", None):
+            return original(*args, **kwargs)
+        found = marks.number(args[0], frame, whole)
+        return original(*args, **kwargs) if found is None else found
+
+    return asked
 
 
 def _number_format(marks: Marks, settled: Callable[[Any], Any]) -> Any:

@@ -77,6 +77,8 @@ def value(what: Json, outputs: Sequence[Any]) -> Any:
         return "".join(part if isinstance(part, str) else value(part, outputs) for part in rest)
     if word == "shown":
         return _shown(value(rest[0], outputs), rest[1])
+    if word == "percent":
+        return str(rest[1] % value(rest[0], outputs))
     if word == "tensor":
         return outputs[rest[0]]
     if word == "item":

@@ -371,3 +371,12 @@ def rank_of_the_constructor_in_text(x: Tensor, mesh: Any, out: Outlets) -> Tenso
     loss = x.square().mean()
     print(f"[{out.rank}] loss {loss.item():.3f}")
     return loss
+
+
+@kept
+def by_percent_of_numbers(x: Tensor, mesh: Any, out: Outlets) -> Tensor:
+    loss = x.square().mean()
+    if dist.get_rank() == 0:
+        print("loss %8.3f, %d %% of %s rows, %.1e" % (loss.item(), 100, 2, x.amax().item()))  # noqa: UP031
+        print("%g" % loss.item(), "%+.2f" % round(loss.item(), 3), "%d" % x.argmax().item())  # noqa: UP031
+    return loss
