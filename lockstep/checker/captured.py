@@ -22,16 +22,25 @@ class Captured:
     Args:
         step: as it was captured: one without a backward() of its own was given one.
         live: why it could not be captured, at its line; "" where it was.
+        implied: it had no backward() of its own, and nothing of it reduces a gradient.
     """
 
     step: Function
     world: World
     live: str = ""
+    implied: bool = False
 
     @property
     def world_of(self) -> Callable[..., World]:
         """What captures the step on another mesh."""
         return live_world if self.live else capture_world
+
+
+def reduced_later(
+    found: Captured, data: tuple[str, ...], pending: Mapping[str, str]
+) -> dict[str, str]:
+    """How gradients may be reduced after the step: what has no loss leaves it to who has one."""
+    return {**(dict.fromkeys(data, "sum") if found.implied else {}), **pending}
 
 
 def captured(
@@ -72,7 +81,8 @@ def _whole(
     world_of: Callable[..., World] = live_world if live else capture_world
     world = world_of(step, make, mesh, **options)
     has_parameters = any(spec.requires_grad for spec in world.ranks[0].graph.inputs)
-    if not world.ranks[0].notes.roots and has_parameters:
+    implied = not world.ranks[0].notes.roots and has_parameters
+    if implied:
         step = differentiated(step)
         world = world_of(step, make, mesh, **options)
-    return Captured(step, world, live)
+    return Captured(step, world, live, implied)

@@ -39,7 +39,7 @@ def judge_loss(flow: Flow, ties: dict[Node, Type]) -> list[Fault]:
         if not isinstance(kind, Kind) or flow.graphs.phases.get(root) != "forward":
             continue
         axis = flow.graphs.axis
-        if kind.tag in "VS":
+        if kind.tag in "VS" and root not in flow.graphs.seeded:
             faults.append(
                 Fault(
                     "LS513",

@@ -37,6 +37,7 @@ class Graphs:
         moves: node after a typed collective on this axis -> (verb, src, dst, before, line).
         cotangents: forward node -> the node of its gradient.
         roots: the losses, on which backward() was called.
+        seeded: those that a gradient of their own was given to: where they vary, a sum is meant.
         phases: node -> "input", "forward", "backward" or "after".
         places: the coordinates of the traced ranks; of all, where they are left out.
         size: the number of ranks on the axis; of those traced, where it is left out.
@@ -49,6 +50,7 @@ class Graphs:
     moves: dict[Node, tuple[Any, ...]] = field(default_factory=dict)
     cotangents: dict[Node, Node] = field(default_factory=dict)
     roots: list[Node] = field(default_factory=list)
+    seeded: set[Node] = field(default_factory=set)
     phases: dict[Node, str] = field(default_factory=dict)
     places: list[int] = field(default_factory=list)
     size: int = 0

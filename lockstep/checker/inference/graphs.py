@@ -54,6 +54,7 @@ def graphs_of(world: World, axis: str, rows: bool = True) -> Graphs:
         moves=moves,
         cotangents={by_name[f]: by_name[b] for f, b in trace.cotangents.items() if f in by_name},
         roots=roots,
+        seeded={root for root, seed in trace.notes.roots if seed is not None},
         phases={by_name[name]: phase for name, phase in trace.phases.items()},
         places=[member.coordinate[axis] for member in group],
         size=world.mesh[axis],
