@@ -78,7 +78,8 @@ def _sides(first: Side, trace: Trace) -> tuple[list[Side], list[dict[str, int]]]
     """All sides, and all places that their decisions tell apart."""
     sides = [first]
     while True:
-        sizes = {name: n for side in sides for d in side.decisions for name, n in d.names.items()}
+        told = {pair for side in sides for d in side.decisions for pair in d.names.items()}
+        sizes = dict(sorted(told))  # in one order on every rank
         if math.prod(sizes.values()) > MOST_PLACES:
             raise sides[-1].decisions[-1].error
         ranges = [range(size) for size in sizes.values()]

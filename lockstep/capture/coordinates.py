@@ -116,7 +116,7 @@ class Coordinates:
     def decide(self, formula: Any, error: CaptureError) -> bool:
         """Answer a decision as a rank at this trace's places would, and note it."""
         names = {symbol: self._names[symbol][0] for symbol in formula.free_symbols}
-        sizes = {name: max(size, 2) for name, size in map(self._names.get, names)}  # type: ignore[misc]
+        sizes = {name: max(size, 2) for name, size in sorted(map(self._names.__getitem__, names))}
 
         def answer(places: dict[str, int]) -> bool:
             return bool(formula.subs({s: places.get(name, 0) for s, name in names.items()}))
