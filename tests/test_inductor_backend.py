@@ -393,5 +393,5 @@ def test_a_lost_library_is_told_by_its_digest(program: Program) -> None:
 def test_a_round_trip_through_bytes_loads(program: Program) -> None:
     artifact = Artifact.from_bytes(pack({}, program).to_bytes())
     names = {name.split(".")[-1] for name in artifact.blobs}
-    assert names == {"py", "so", "cpp"}
+    assert names == {"py", "code", "so", "cpp"}
     assert len(load_program(artifact)(list(INPUTS))) == len(INPUTS) - 1
