@@ -45,7 +45,7 @@ class Server:
         small = self._everything or self._world <= ALL_UP_TO
         self._traced = traced_ranks({}, self._world, self._everything) if small else []
         self._formulas: dict[str, Any] = {}
-        self._late: tuple[Played, dict[str, Any]] | None = None  # what failed before rank 0 asked
+        self._late: tuple[Played, dict[str, Any]] | None = None  # a rank that failed
         self._made: dict[int, list[str]] = {}  # by rank that has ended: the steps it came to
 
     def run(self) -> None:
@@ -101,8 +101,7 @@ class Server:
             if rank.task.role == BUILDS and name == "asked":
                 self._refuse_other_mesh(step, event["sizes"])
             council = self._council_of(step, event)
-            if self._late is not None:
-                self._fail(*self._late)
+            self._fail_late()
             if name == "captured" and self._is_stale(rank, step):
                 return
             key = {"asked": "asked", "captured": "views", "lowered": "code"}[name]
@@ -181,15 +180,33 @@ class Server:
                 self._fail(rank, event)
             self._tell("ended", not_reached=event["not_reached"], made=event["made"])
         elif event["failed"] and (event["not_reached"] or not event["made"]):
-            if self._council:  # rank 0 has come farther: else its own end says it better
-                self._fail(rank, event)
             self._late = (rank, event)
+            self._fail_late()
             return
         if event["refused"]:
             self._not_captured(rank, event["refused"])
         else:
             self._made[rank.task.rank] = event["made"]
             self._refuse_absent(rank.task.rank, event["made"])
+
+    def _fail_late(self) -> None:
+        """End for a rank that has failed, once rank 0 waits for it.
+
+        Most often rank 0 fails likewise, and its own failure is the one to tell.
+        """
+        if self._late is None:
+            return
+        task = self._late[0].task
+        for rank in self._ranks.live.values():
+            step, name = rank.waits or ("", "")
+            council = self._council.get(step)
+            if rank.task.role == BUILDS and council is not None:
+                said: dict[str, dict[int, Any]] = {
+                    "asked": council.asked, "captured": council.views, "lowered": council.code,
+                }  # fmt: skip
+                needed = name != "lowered" or task.role == SECONDS
+                if needed and task.rank not in said[name]:
+                    self._fail(*self._late)
 
     def _not_captured(self, rank: Played, why: str) -> None:
         """Say of a rank that it cannot capture what it has asked for."""
