@@ -143,7 +143,7 @@ CHECKS = [
     Check(
         "fake cuda:0: no index in a graph; a second accelerator is refused at its line",
         0,
-        tests_pass("tests/test_devices.py"),
+        tests_pass("tests/test_devices.py", "tests/test_devices_training.py"),
     ),
     Check(
         "pretended sm_90: index 0 and 3 give one program; its binaries are shipped and found",
