@@ -17,6 +17,7 @@ import torch
 from lockstep.capture.binding import Call, Step
 from lockstep.capture.reach import Reach, reach
 from lockstep.capture.refusal import collector, refuse
+from lockstep.capture.scratch import Scratch
 from lockstep.capture.source import line_that_changes
 from lockstep.capture.state import State
 from lockstep.errors import CaptureError
@@ -52,11 +53,13 @@ class PythonState:
         self._places = list(_places(call, state, self._reach))
         self._before = [{k: _frozen(m[k]) for k in _names(m)} for _, m in self._places]
         self.functions = self._reach.functions.values()  # the user's, that the step reaches
+        self._scratch = Scratch(self._reach.libraries)
         self._random = random.getstate()
         self._numpy = _numpy_state()
 
     def undo(self) -> list[Change]:
         """Put everything back as it was; returns what had changed."""
+        self._scratch.put_back()
         changes = list(self._changes())
         if random.getstate() != self._random:
             random.setstate(self._random)
