@@ -162,6 +162,27 @@ def one_rank_flag(refusing: bool = True) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def foreach_as_eager() -> Iterator[None]:
+    """Let optimizers take the form that eager takes on an accelerator, whose numbers differ.
+
+    They choose it where every tensor is of a plain type; stand-ins are of another (2.14). On the
+    CPU nothing changes: an optimizer goes one by one there, and a norm's two forms are one.
+    """
+    import torch.optim.optimizer as optimizers
+    import torch.utils._foreach_utils as utils
+
+    lists = [optimizers._foreach_supported_types, utils._foreach_supported_types]
+    found = lists if current_accelerator() is not None else []
+    for types in found:
+        types.append(fake_tensor_type())
+    try:
+        yield
+    finally:
+        for types in found:
+            types.remove(fake_tensor_type())
+
+
+@contextlib.contextmanager
 def not_computed() -> Iterator[None]:
     """What a trace makes of constants inside is no constant: torch would really compute it (2.14).
 

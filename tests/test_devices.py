@@ -130,6 +130,17 @@ def test_a_closed_over_constant_on_a_second_one(cuda: Any) -> None:
         assert "f32[2, 4] on cuda:1" in str(caught.value)
 
 
+@pytest.mark.parametrize("kind", ["cuda:0", "cpu"])
+def test_an_optimizer_takes_the_form_that_eager_takes_there(kind: str, cuda: Any) -> None:
+    with cuda:
+        model = nn.Linear(4, 4, device=kind)
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    graph = capture(lambda model, optimizer: optimizer.step(), model, optimizer)
+    assert ("_foreach_" in lower(graph, "graph").text) is (kind == "cuda:0")
+
+
 class Half(nn.Module):
     """Its second layer was left behind on another accelerator."""
 

@@ -203,7 +203,8 @@ class Tracing:
 
     def make_graph(self, flat_step: Callable[..., Any]) -> torch.fx.GraphModule:
         """Trace a function of the stand-ins."""
-        with _compat.tracing(self.mode), _compat.one_rank_flag(refusing=False):
+        flag, foreach = _compat.one_rank_flag(refusing=False), _compat.foreach_as_eager()
+        with _compat.tracing(self.mode), flag, foreach:
             return _compat.make_fx(flat_step, self.fakes)
 
     def explained(self, error: Exception) -> LockstepError | None:
