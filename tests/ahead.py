@@ -95,7 +95,7 @@ def main() -> int:
         small = built(RANKS, root / "small")
         store, caches = root / "small" / "store", root / "small" / "inductor"
         with Torchrun() as torchrun:
-            alone = real(torchrun, "code", root / "code", store, root / "own caches")
+            alone = real(torchrun, "code", root / "code", store, caches)  # made anew all the same
             loaded = real(torchrun, "losses", root / "loaded", store, caches)
             own = real(torchrun, "losses", root / "own", root / "empty", caches)
         large = built(MANY, root / "large")
