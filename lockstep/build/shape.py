@@ -63,6 +63,7 @@ STEP = {
     "built": {"time": _TIME, "rank": _COUNT, "world": _COUNT, "seconds": {"*": float}},
     "compared": {"ranks!": [_COUNT], "rows!": _COUNT},
     "early": [str],
+    "graph": str,
 }
 # What a job needs of an artifact, beyond what `lockstep show` does.
 _BOUND = {key: ... for key in ("name!", "kind!", "shape!", "stride!", "dtype!", "device!", "ties!")}

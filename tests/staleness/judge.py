@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -54,11 +57,13 @@ def see(
     change: Change | None = None,
     rank: int = 0,
     mesh: tuple[tuple[str, int], ...] | None = None,
+    during: AbstractContextManager[Any] | None = None,
 ) -> Seen:
     """Load a program from these texts, in a folder of their own, and see what it wants and is.
 
     Args:
         change: done to what the program built, before it is looked at.
+        during: entered while the step is captured.
 
     Raises:
         Exception: whatever the program raises, or the capture that refuses it.
@@ -75,7 +80,8 @@ def see(
             step, call, bound.state, bound.reach, contract=contract(call, bound), mesh=sizes,
             backend="graph", options={},
         )  # fmt: skip
-        rows = _all_rows(capture_call(step, call, bound.state))
+        with during or contextlib.nullcontext():
+            rows = _all_rows(capture_call(step, call, bound.state))
     return Seen(fields, hashlib.sha256("\n".join(rows).encode()).hexdigest(), rows)
 
 
@@ -99,11 +105,14 @@ def _loaded(program: Program, sources: Mapping[str, str]) -> Iterator[Any]:
             Path(folder, f"{name}.py").write_text(text)
             sys.modules.pop(name, None)
         sys.path.insert(0, folder)
+        caches = mock.patch.dict(os.environ, XDG_CACHE_HOME=folder)
+        caches.start()
         sys.dont_write_bytecode = True
         importlib.invalidate_caches()
         try:
             yield importlib.import_module(program.main)
         finally:
+            caches.stop()
             sys.dont_write_bytecode = bytecode
             sys.path.remove(folder)
             torch.set_num_threads(threads)

@@ -7,54 +7,95 @@ A kind is found from what ran and from what the changed piece is part of, never 
 from __future__ import annotations
 
 import ast
-import sys
+import builtins
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from tests.staleness.mutate import Mutant
 
+Row = tuple[str, Any, Any]  # a field, its value before, and after
+
+
+MARK = "__ran__"
+
 
 @dataclass
 class Ran:
-    """The lines of a program's modules that ran while it was built and captured."""
+    """The lines of a program's modules that ran while its step was captured."""
 
-    names: frozenset[str]
     lines: set[tuple[str, int]] = field(default_factory=set)
+    _on: bool = False
+
+    def marked(self, module: str, text: str) -> str:
+        """A module's text with a call before each statement of a function, which notes its line."""
+        tree = ast.parse(text)
+        for function in [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]:
+            _mark(function.body, module)
+        return ast.unparse(ast.fix_missing_locations(tree)) + "\n"
+
+    @contextmanager
+    def present(self) -> Iterator[None]:
+        """Let marked texts run while inside; nothing that a step reaches holds the notes."""
+        setattr(builtins, MARK, self._note)
+        try:
+            yield
+        finally:
+            delattr(builtins, MARK)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Note lines while inside."""
-        before = sys.gettrace()
-        sys.settrace(self._call)
+        self._on = True
         try:
             yield
         finally:
-            sys.settrace(before)
+            self._on = False
 
-    def _call(self, frame: FrameType, event: str, arg: Any) -> Any:
-        return self._line if Path(frame.f_code.co_filename).stem in self.names else None
-
-    def _line(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if event == "line":
-            self.lines.add((Path(frame.f_code.co_filename).stem, frame.f_lineno))
-        return self._line
+    def _note(self, module: str, line: int) -> None:
+        if self._on:
+            self.lines.add((module, line))
 
 
-def kind_of(mutant: Mutant, ran: Ran, text: str) -> str:
-    """Why a mutant that leaves the graph as it is may miss; "other" where no reason is known."""
+def _mark(body: list[ast.stmt], module: str) -> None:
+    for at in range(len(body) - 1, -1, -1):
+        statement = body[at]
+        if not isinstance(statement, ast.FunctionDef):
+            for name in ("body", "orelse", "finalbody"):
+                _mark(getattr(statement, name, None) or [], module)
+        note = ast.parse(f"{MARK}({module!r}, {statement.lineno})").body[0]
+        body.insert(at, note)
+
+
+def kind_of(mutant: Mutant, ran: Ran, text: str, rows: list[Row]) -> str:
+    """Why a mutant that leaves the graph as it is may miss; "other" where no reason is known.
+
+    Args:
+        ran: what ran while the step was captured.
+        rows: the fields that differ.
+    """
+    code = [name for name, _, _ in rows if name.startswith("source ")]
+    here = _statement(text, mutant.line) & {n for m, n in ran.lines if m == mutant.module}
     if mutant.role == "message":
         return "message text"
-    if not _statement(text, mutant.line) & {n for m, n in ran.lines if m == mutant.module}:
-        return "dead branch"
     if mutant.kind == "default":
         return "unused default"
-    if mutant.role == "test":
+    if code and not here:
+        return "code that did not run"
+    if here and mutant.role == "test":
         return "test with the same outcome"
-    return "other"
+    if here and code:
+        return f"running code that comes to the same ({mutant.kind})"
+    if rows and all(_in_part(one, other) for _, one, other in rows):
+        return "unused part of a table or an object"
+    shadowed = [name for name, _, _ in rows if name.startswith("value ") and ":" in name]
+    return "shadowed attribute" if len(shadowed) == len(rows) == 1 and mutant.where else "other"
+
+
+def _in_part(one: Any, other: Any) -> bool:
+    """Whether two values are containers, so that a part of them may be one that nothing reads."""
+    return isinstance(one, (dict, list)) and isinstance(other, (dict, list))
 
 
 def _statement(text: str, line: int) -> set[int]:

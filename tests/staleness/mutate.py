@@ -57,7 +57,8 @@ def mutants(module: str, text: str) -> Iterator[Mutant]:
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     names = _functions(tree)
     for number, node in enumerate(ast.walk(tree)):
-        if _is_docstring(node, parents) or _within(node, parents, (ast.Import, ast.ImportFrom)):
+        skipped = _is_docstring(node, parents) or _within_annotation(node, parents)
+        if skipped or _within(node, parents, (ast.Import, ast.ImportFrom)):
             continue
         for kind, edit in _edits(node, parents, names):
             changed = copy.deepcopy(tree)
@@ -83,7 +84,7 @@ def _edits(
             yield kind, lambda n: setattr(n, "value", other)
     elif isinstance(node, (ast.BinOp, ast.AugAssign, ast.BoolOp, ast.UnaryOp)):
         swapped = OPERATORS.get(type(node.op))
-        if swapped is not None and not _within_annotation(node, parents):
+        if swapped is not None:
             yield "operator", lambda n: setattr(n, "op", swapped())
     elif isinstance(node, ast.Compare):
         first = OPERATORS.get(type(node.ops[0]))
@@ -95,6 +96,11 @@ def _edits(
         yield "function", lambda n: setattr(n, "id", names[n.id])  # type: ignore
     elif isinstance(node, ast.Call) and node.keywords:
         yield "argument", lambda n: n.keywords.pop()  # type: ignore
+    if isinstance(node, ast.Dict) and len(node.keys) > 1:
+        yield "order", lambda n: (n.keys.reverse(), n.values.reverse()) and None  # type: ignore
+    if isinstance(node, (ast.List, ast.Tuple, ast.Set)) and len(node.elts) > 1:
+        if isinstance(node, ast.Set) or isinstance(node.ctx, ast.Load):
+            yield "order", lambda n: n.elts.reverse()  # type: ignore
     if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
         for i in range(len(node.decorator_list)):
             yield "decorator", lambda n, i=i: n.decorator_list.pop(i)  # type: ignore

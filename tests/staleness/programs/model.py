@@ -240,7 +240,7 @@ def tail(x: Any) -> Any:
     def inside(y: Any) -> Any:
         return y * math.pi
 
-    x = late(SQUASH(SOFT(x)))
+    x = parts.foreign(late(SQUASH(SOFT(x))))
     x = NONLINEAR(inside(x)) if WIDTH > 2 else x
     for name in OPTIONS.names:
         x = REGISTRY[name](x)

@@ -42,3 +42,9 @@ class deep:
     @staticmethod
     def offset(value: float) -> float:
         return value * deep.amount
+
+
+def foreign(x: Any) -> Any:
+    import tinylib
+
+    return tinylib.scaled(x)
