@@ -93,6 +93,11 @@ BARS = [
         "-m tests.staleness",
         limit_s=3600,
     ),
+    Bar(
+        "a changed program never gets an old artifact, an unchanged one gets its own",
+        "-m tests.staleness",
+        limit_s=3600,
+    ),
     Bar("a wrong cell of a test matrix fails with its line, the right pass", "-m tests.plugin"),
     Bar(
         "three ways side by side, from empty caches and warm",
