@@ -79,21 +79,6 @@ BARS = [
         limit_s=3600,
     ),
     Bar(
-        "rank-only logging in a step: told as eager tells it, or refused at its line",
-        "-m tests.logging_forms",
-        limit_s=3600,
-    ),
-    Bar(
-        "a changed program never gets an old artifact, an unchanged one gets its own",
-        "-m tests.staleness",
-        limit_s=3600,
-    ),
-    Bar(
-        "a changed program never gets an old artifact, an unchanged one gets its own",
-        "-m tests.staleness",
-        limit_s=3600,
-    ),
-    Bar(
         "a changed program never gets an old artifact, an unchanged one gets its own",
         "-m tests.staleness",
         limit_s=3600,
