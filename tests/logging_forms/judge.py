@@ -71,8 +71,9 @@ def launch(
     Raises:
         SystemExit: the job failed; with all that was printed.
     """
-    env = {"LOCKSTEP_STORE": str(store)}
-    ended = torchrun.run(SCRIPT, what, *names, folder=folder, world=world, limit=900, env=env)
+    # A builder on a machine that is busy with other things beats late, and is no dead one.
+    env = {"LOCKSTEP_STORE": str(store), "LOCKSTEP_TIMING": "beat=0.2,lease=300,dead=600,ack=60"}
+    ended = torchrun.run(SCRIPT, what, *names, folder=folder, world=world, limit=1800, env=env)
     if ended.code:
         raise SystemExit(ended.report())
     found = {}
