@@ -60,6 +60,19 @@ def current_autograd_node() -> Any:
 
 
 @contextlib.contextmanager
+def _replaced(owner: Any, **values: Any) -> Iterator[None]:
+    """Give attributes of torch's own other values while inside."""
+    before = {name: getattr(owner, name) for name in values}
+    try:
+        for name, value in values.items():
+            setattr(owner, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(owner, name, value)
+
+
+@contextlib.contextmanager
 def on_create_node(stamp: Callable[[Any], None]) -> Iterator[None]:
     """Call `stamp` on each node that any graph makes; the public hook needs a finished module."""
     original = torch.fx.Graph.create_node
@@ -70,11 +83,8 @@ def on_create_node(stamp: Callable[[Any], None]) -> Iterator[None]:
         stamp(node)
         return node
 
-    torch.fx.Graph.create_node = create_node  # type: ignore[method-assign]
-    try:
+    with _replaced(torch.fx.Graph, create_node=create_node):
         yield
-    finally:
-        torch.fx.Graph.create_node = original  # type: ignore[method-assign]
 
 
 def fake_mode() -> Any:
@@ -130,9 +140,7 @@ def current_accelerator() -> Any:
     The only place where capture and build ask: a test on a machine without one replaces it here.
     """
     found = torch.accelerator.current_accelerator(check_available=True)
-    if found is None:
-        return None
-    return torch.device(found.type, torch.accelerator.current_device_index())
+    return found and torch.device(found.type, torch.accelerator.current_device_index())
 
 
 @contextlib.contextmanager
@@ -146,19 +154,12 @@ def one_rank_flag(refusing: bool = True) -> Iterator[None]:
     """
     from torch.fx.experimental import proxy_tensor
 
-    saved = proxy_tensor._coor_current_accelerator, proxy_tensor._coor_match_current_accelerator
-    saved_check = proxy_tensor._coor_check_current_accelerator
-    proxy_tensor._coor_current_accelerator = lambda: current_accelerator()
+    own: dict[str, Any] = {"_coor_current_accelerator": lambda: current_accelerator()}
     if not refusing:
-        proxy_tensor._coor_match_current_accelerator = lambda tracer, device: False
-        proxy_tensor._coor_check_current_accelerator = lambda device, current: None
-    try:
-        with torch.compiler.config.patch(compile_on_one_rank=True):
-            yield
-    finally:
-        proxy_tensor._coor_current_accelerator = saved[0]
-        proxy_tensor._coor_match_current_accelerator = saved[1]
-        proxy_tensor._coor_check_current_accelerator = saved_check
+        own["_coor_match_current_accelerator"] = lambda tracer, device: False
+        own["_coor_check_current_accelerator"] = lambda device, current: None
+    with _replaced(proxy_tensor, **own), torch.compiler.config.patch(compile_on_one_rank=True):
+        yield
 
 
 @contextlib.contextmanager
@@ -171,30 +172,21 @@ def foreach_as_eager() -> Iterator[None]:
     import torch.optim.optimizer as optimizers
     import torch.utils._foreach_utils as utils
 
-    lists = [optimizers._foreach_supported_types, utils._foreach_supported_types]
-    found = lists if current_accelerator() is not None else []
-    for types in found:
-        types.append(fake_tensor_type())
-    try:
+    types = [torch.Tensor, torch.nn.Parameter, fake_tensor_type()]
+    with contextlib.ExitStack() as stack:
+        for module in (optimizers, utils) if current_accelerator() is not None else ():
+            stack.enter_context(_replaced(module, _foreach_supported_types=types))
         yield
-    finally:
-        for types in found:
-            types.remove(fake_tensor_type())
 
 
-@contextlib.contextmanager
-def not_computed() -> Iterator[None]:
+def not_computed() -> Any:
     """What a trace makes of constants inside is no constant: torch would really compute it (2.14).
 
     It does that for what `.item()` may ask later, and on a machine without the device it fails.
     """
     from torch.fx.experimental import proxy_tensor
 
-    before, proxy_tensor.CONSTANT_NUMEL_LIMIT = proxy_tensor.CONSTANT_NUMEL_LIMIT, -1
-    try:
-        yield
-    finally:
-        proxy_tensor.CONSTANT_NUMEL_LIMIT = before
+    return _replaced(proxy_tensor, CONSTANT_NUMEL_LIMIT=-1)
 
 
 def make_fx(function: Any, arguments: list[Any], reading: bool = False) -> Any:
@@ -375,13 +367,8 @@ def compile_to_python(gm: Any, fakes: list[Any]) -> str:
     """
     import torch._functorch._aot_autograd.to_standalone_python as module
 
-    with module._COMPILE_LOCK:
-        saved = module._graph_has_dynamic_shapes
-        module._graph_has_dynamic_shapes = lambda gm: True
-        try:
-            return module.compile_to_python(gm, fakes)[0]
-        finally:
-            module._graph_has_dynamic_shapes = saved
+    with module._COMPILE_LOCK, _replaced(module, _graph_has_dynamic_shapes=lambda gm: True):
+        return module.compile_to_python(gm, fakes)[0]
 
 
 def built_library(argtypes: list[str], source: str) -> str:
@@ -397,16 +384,10 @@ def kernels_uncompiled() -> Iterator[None]:
     from torch._inductor.async_compile import AsyncCompile
     from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 
-    cpp, triton = AsyncCompile.cpp_pybinding, AsyncCompile.triton
-    tune = PythonWrapperCodegen.generate_and_run_autotune_block
-    AsyncCompile.cpp_pybinding = lambda self, argtypes, source: None  # type: ignore[method-assign]
-    AsyncCompile.triton = lambda self, name, source, device_str="": None  # type: ignore[method-assign]
-    PythonWrapperCodegen.generate_and_run_autotune_block = lambda self: None  # type: ignore[method-assign]
-    try:
+    nothing = {"cpp_pybinding": lambda *_: None, "triton": lambda *_, **__: None}
+    untuned = _replaced(PythonWrapperCodegen, generate_and_run_autotune_block=lambda self: None)
+    with _replaced(AsyncCompile, **nothing), untuned:
         yield
-    finally:
-        AsyncCompile.cpp_pybinding, AsyncCompile.triton = cpp, triton  # type: ignore[method-assign]
-        PythonWrapperCodegen.generate_and_run_autotune_block = tune  # type: ignore[method-assign]
 
 
 def cpp_compile_errors() -> tuple[type[Exception], type[Exception]]:
@@ -435,11 +416,8 @@ CACHES_OFF = ("'force_disable_caches': True", "'force_disable_caches': False")
 
 
 def triton_kernel(name: str, source: str) -> dict[str, Any]:
-    """The binary that Inductor made of a Triton source in this process, and how it is started.
-
-    Raises:
-        ValueError: several configurations are left, or torch's static launcher can't take it.
-    """
+    """The binary that Inductor made of a Triton source in this process, and how it is started;
+    a ValueError where several are left, or torch's static launcher can't take it."""
     from torch._inductor.async_compile import AsyncCompile
     from torch._inductor.runtime.triton_heuristics import GridExpr
 
@@ -453,11 +431,7 @@ def triton_kernel(name: str, source: str) -> dict[str, Any]:
     if not hasattr(static, "arg_tys") or made.inductor_meta.get("host_tma_descriptor_args"):
         raise ValueError("it is not for the static launcher")
     _, takes, absent = made._get_arg_lists(static.arg_names, static.declared_constexprs)
-    gives = [
-        argument
-        for i, argument in enumerate(static.arg_names)
-        if i not in static.full_constexprs and argument not in absent
-    ]
+    passed = [name for i, name in enumerate(static.arg_names) if i not in static.full_constexprs]
     grid = GridExpr.from_meta(made.inductor_meta, made.config)
     return {
         "entry": static.name,
@@ -466,34 +440,25 @@ def triton_kernel(name: str, source: str) -> dict[str, Any]:
         "types": static.arg_tys,
         "nulls": static.has_global_scratch + static.has_profile_scratch,
         "takes": list(takes),
-        "gives": gives,
+        "gives": [name for name in passed if name not in absent],
         "before": list(grid.prefix),
         "grid": [grid.x_grid, grid.y_grid, grid.z_grid],
         "binary": static.cubin_raw,
     }
 
 
-def cubin_launcher() -> tuple[Callable[..., int], Callable[..., None]]:
-    """torch's launcher of CUDA binaries: what loads a file's function, and what starts one.
-
-    It is C++ that comes with `import torch`. It has no public name, as all of Inductor's run time.
-    """
+def cubin_launcher() -> tuple[Callable[..., Any], Callable[..., None]]:
+    """torch's launcher of CUDA binaries: what loads a file's function, and what starts one."""
     from torch._C import _StaticCudaLauncher as launcher
 
-    def load(path: str, entry: str, shared: int, device: int) -> int:
-        return launcher._load_kernel(path, entry, shared, device)[-3]  # then registers, spills
-
-    return load, launcher._launch_kernel
+    return launcher._load_kernel, launcher._launch_kernel
 
 
-def copy_if_misaligned(tensor: Any) -> Any:
-    """What generated code does to an input before a kernel that wants it aligned."""
-    return torch._C._dynamo.guards.copy_if_misaligned(tensor)
-
-
-def raw_stream(device: int) -> int:
-    """The stream that generated code starts kernels on: the current one of a device."""
-    return torch._C._cuda_getCurrentRawStream(device)
+def generated_helpers() -> dict[str, Any]:
+    """What generated code for CUDA calls of torch's C++: to align an input, a device's stream."""
+    stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # of a build with CUDA
+    aligned = torch._C._dynamo.guards.copy_if_misaligned
+    return {"copy_if_misaligned": aligned, "get_raw_stream": stream}
 
 
 def storage_identity(tensor: Any) -> int:

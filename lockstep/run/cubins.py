@@ -48,7 +48,8 @@ def cubins(blobs: Mapping[str, bytes], source: str) -> Callable[[str], Cubin]:
                 try:
                     launch = json.loads(blobs[f"kernels/{digest}.json"])
                     path = _written(Path(folder) / f"{digest}.cubin", blobs[name])
-                    function = load(path, launch["entry"], launch["shared"], device.index)
+                    how = launch["entry"], launch["shared"], device.index
+                    function = load(path, *how)[-3]  # before its registers and spills
                 except (KeyError, ValueError, RuntimeError) as error:
                     raise ArtifactError(
                         "a kernel of the artifact can't be loaded on the accelerator",

@@ -43,8 +43,7 @@ def scope_for(artifact: Artifact) -> dict[str, Any]:
         "extern_kernels": types.SimpleNamespace(**externs),
         "assert_tensor_metadata": assert_tensor_metadata,
         "align": align,
-        "copy_if_misaligned": _compat.copy_if_misaligned,
-        "get_raw_stream": _compat.raw_stream,
+        **_compat.generated_helpers(),
         "empty_strided": torch.empty_strided,
     }
 
