@@ -28,7 +28,8 @@ class Scratch:
     """
 
     def __init__(self, packages: Iterable[str]) -> None:
-        self._before = [(held, _entries(held)) for held in _containers(set(packages) - {*_OWN})]
+        others = set(packages) - {*_OWN, *sys.stdlib_module_names}
+        self._before = [(held, _entries(held)) for held in _containers(others)]
 
     def put_back(self) -> None:
         """Take stand-ins out of every place that did not hold them before."""
@@ -70,7 +71,7 @@ def _inside(held: Any, packages: set[str]) -> Iterator[Any]:
     for value in list(held.values() if isinstance(held, dict) else held):
         if type(value) in (dict, list):
             yield value
-        elif type(value).__module__.partition(".")[0] in packages:
+        elif str(type(value).__module__).partition(".")[0] in packages:
             own = getattr(value, "__dict__", None)
             if type(own) is dict:
                 yield own
