@@ -62,6 +62,7 @@ BARS = [
         "wrong programs flagged at their lines, right ones silent, fixes right on real ranks",
         "-m tests.faults",
     ),
+    Bar("megatron-core's layers in a built step: bitwise as eager", "-m tests.clients.built"),
     Bar("no way to look at the rank is baked: portable, or refused", "-m tests.rank_reads"),
     Bar(
         "changed and forged artifacts: all refused in words, none of them runs",
