@@ -17,6 +17,7 @@ from lockstep.checker.world import simulated_rank
 from lockstep.run.emit import value
 from lockstep.spmd.claims import in_phase
 from lockstep.spmd.effects import Where
+from lockstep.spmd.places import places_of
 
 SEEN: list[Any] = []
 NO_FUNCTION: Any = "note"
@@ -160,6 +161,19 @@ def test_effects_of_the_other_side_are_computed_in_the_one_graph() -> None:
     assert one.gm.code == two.gm.code
     assert "linalg_vector_norm" in one.gm.code
     assert [emit.where for emit in one.emits] == [(Where(("dp",), ((1,),)),)]
+
+
+def test_ranks_are_where_the_axes_of_their_mesh_say() -> None:
+    names = {"tp": 2, "world": 4, "tp@1": 4}
+    with simulated_rank(2, {"dp": 2, "tp": 2}):
+        real, few = places_of(names, 100), places_of(names, 3)
+    assert few is None
+    assert real is not None
+    assert [tuple(place.values()) for place in real] == [
+        (0, 0, 1), (0, 2, 3), (1, 1, 1), (1, 3, 3)
+    ]  # fmt: skip
+    with simulated_rank(0, {"dp": 1}):  # a second place is taken to be there, as in a larger world
+        assert places_of({"dp": 2}, 100) == [{"dp": 0}, {"dp": 1}]
 
 
 def test_values_are_made_as_they_were_written_down() -> None:

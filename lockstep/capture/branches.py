@@ -9,7 +9,6 @@ the places that they are for; else the branch that the ranks part at is refused.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,6 +21,7 @@ from lockstep.capture.refusal import refuse
 from lockstep.capture.shown import Marks, refuse_unused
 from lockstep.errors import CaptureError, LockstepError
 from lockstep.spmd.effects import Where
+from lockstep.spmd.places import places_of
 
 MOST_SIDES = 8  # traces of one step; a decision that parts the ranks further is refused
 MOST_PLACES = 1 << 14
@@ -80,10 +80,9 @@ def _sides(first: Side, trace: Trace) -> tuple[list[Side], list[dict[str, int]]]
     while True:
         told = {pair for side in sides for d in side.decisions for pair in d.names.items()}
         sizes = dict(sorted(told))  # in one order on every rank
-        if math.prod(sizes.values()) > MOST_PLACES:
+        places = places_of(sizes, MOST_PLACES)
+        if places is None:
             raise sides[-1].decisions[-1].error
-        ranges = [range(size) for size in sizes.values()]
-        places = [dict(zip(sizes, p, strict=True)) for p in itertools.product(*ranges)]
         left = [p for p in places if not any(side.covers(p) for side in sides)]
         if not left:
             return sides, places
