@@ -7,7 +7,6 @@ import functools
 import io
 import logging
 import re
-import tempfile
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
@@ -68,7 +67,7 @@ class Outlets:
         self.verbose = True
         self.step = 0
         self.rank = dist.get_rank()
-        self.file: IO[str] = tempfile.TemporaryFile("w")
+        self.file: IO[str] = io.StringIO()
 
     def remember(self, *values: Tensor) -> None:
         self.remembered += [value.sum().item() for value in values]
