@@ -20,6 +20,7 @@ class Line:
         >>> _ = os.write(there[1], json.dumps({"go": True}).encode() + bytes([10]))
         >>> line.ask("captured", step="train"), os.read(here[0], 99)
         ({'go': True}, b'{"event": "captured", "step": "train"}\\n')
+        >>> line.close()
     """
 
     def __init__(self, up: int, down: int) -> None:
@@ -39,3 +40,7 @@ class Line:
             os._exit(1)
         found: dict[str, Any] = json.loads(answer)
         return found
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._down.close()

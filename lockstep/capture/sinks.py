@@ -29,7 +29,7 @@ def told_names(function: FunctionType) -> frozenset[str]:
     """The names that a function mentions only to tell something.
 
     Example:
-        >>> told_names(told_names)
+        >>> told_names(lambda: None)
         frozenset()
     """
     if not {*TELLING, CALLED} & set(_all_names(function.__code__)):
