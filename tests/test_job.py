@@ -69,6 +69,15 @@ def test_a_job_at_its_limit_is_ended_with_all_its_processes(tmp_path, monkeypatc
     assert gone(wait_for(tmp_path / "pids"))
 
 
+@pytest.fixture
+def hears_interrupts():
+    """Python's own handler: a shell starts what runs in the background without one."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("hears_interrupts")
 @pytest.mark.parametrize(
     ("number", "left"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
 )
