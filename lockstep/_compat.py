@@ -251,6 +251,11 @@ def expression(number: Any) -> Any:
     return number.node.expr if isinstance(number, numbers) else None
 
 
+def assume(condition: Any) -> None:
+    """Take a condition on numbers of the trace for granted: a branch on it takes that side."""
+    torch._check(condition)
+
+
 def surely(condition: Any) -> bool:
     """Whether a condition on numbers of the trace holds whatever they are; decides nothing."""
     from torch.fx.experimental.symbolic_shapes import statically_known_true
@@ -367,8 +372,37 @@ def compile_to_python(gm: Any, fakes: list[Any]) -> str:
     """
     import torch._functorch._aot_autograd.to_standalone_python as module
 
-    with module._COMPILE_LOCK, _replaced(module, _graph_has_dynamic_shapes=lambda gm: True):
+    dynamic = _replaced(module, _graph_has_dynamic_shapes=lambda gm: True)
+    with module._COMPILE_LOCK, dynamic, _patterns_heed_arguments():
         return module.compile_to_python(gm, fakes)[0]
+
+
+@contextlib.contextmanager
+def _patterns_heed_arguments() -> Iterator[None]:
+    """Inductor's patterns ignore keyword arguments that they do not name: it takes
+    `add(a @ b, c, alpha=0.1)` for `addmm(c, a, b)`, in plain torch.compile too (2.14.1). While
+    inside, a pattern does not match where such an argument would change numbers."""
+    from torch._inductor import pattern_matcher
+
+    kind = pattern_matcher._TargetArgsExpr
+    original = kind._match
+
+    def match(self: Any, node: Any, ctx: Any) -> Any:
+        given = set(getattr(node, "kwargs", ())) - set(self.kwargs)
+        if given and any(_changes_numbers(node, name) for name in given):
+            return pattern_matcher.FailedMatch("an argument that no part of the pattern names")
+        return original(self, node, ctx)
+
+    with _replaced(kind, _match=match):
+        yield
+
+
+def _changes_numbers(node: Any, name: str) -> bool:
+    """Whether an argument that can only be given by its keyword is another than its default."""
+    schema = getattr(node.target, "_schema", None)
+    found = [a for a in schema.arguments if a.name == name and a.kwarg_only] if schema else []
+    factory = ("dtype", "layout", "device", "pin_memory", "memory_format", "out")
+    return name not in factory and any(node.kwargs[name] != a.default_value for a in found)
 
 
 def built_library(argtypes: list[str], source: str) -> str:

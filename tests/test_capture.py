@@ -163,7 +163,7 @@ def test_the_optimizer_inside_with_clipping_and_a_schedule(kind: str) -> None:
     makers = {
         "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1),
         "adamw_foreach": lambda p: torch.optim.AdamW(p, lr=0.01, foreach=True),
-        "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+        "sgd": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, nesterov=True, weight_decay=0.1),
         "adam_amsgrad": lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True),
     }
     runs = []
@@ -171,13 +171,13 @@ def test_the_optimizer_inside_with_clipping_and_a_schedule(kind: str) -> None:
         torch.manual_seed(0)
         model = Tiny()
         optimizer = makers[kind](model.parameters())
-        schedule = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, 0.02, total_steps=8, cycle_momentum=kind != "sgd"
-        )
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=8)
         out = []
         for i in range(6):
             out.append([t.detach().clone() for t in function(model, optimizer, *batch(i))])
             schedule.step()
+            if optimizer.param_groups[0]["weight_decay"]:
+                optimizer.param_groups[0]["weight_decay"] *= 0.5
         state = {
             f"{i}.{k}": v for i, s in optimizer.state_dict()["state"].items() for k, v in s.items()
         }
@@ -195,6 +195,27 @@ def test_the_optimizer_inside_with_clipping_and_a_schedule(kind: str) -> None:
     for name in state_a:
         assert equal(state_a[name], state_b[name]), name
     assert len(function._variants) == 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", ["momentum", "weight_decay"])
+def test_a_group_s_number_that_becomes_0_is_another_program(name: str) -> None:
+    def step(model: nn.Module, optimizer: Any, tokens: torch.Tensor, labels: torch.Tensor) -> Any:
+        loss = train_step(model, tokens, labels)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    runs, compiled = [], ls.compile(backend="graph")(step)
+    for function in (step, compiled):
+        torch.manual_seed(0)
+        model = Tiny()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=0.1)
+        for i, value in enumerate([0.5, 0.25, 0.0, 0.0, 0.5]):
+            optimizer.param_groups[0][name] = value
+            function(model, optimizer, *batch(i))
+        runs.append(tensors_of(model))
+    assert all(equal(runs[0][key], runs[1][key]) for key in runs[0])
+    assert len(compiled._variants) == 2
 
 
 def test_autocast_casts_as_eager_does() -> None:

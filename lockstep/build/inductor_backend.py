@@ -30,6 +30,7 @@ _OPTIONS = {
     "aot_inductor.enable_line_tables": False,  # twice the size, and slower to write
     "freezing": False,  # it would put the building rank's weights into the program
     "cpp_wrapper": False,  # the program is Python text
+    "fx_graph_cache": False,  # what torch.compile kept there may have lost an argument (_compat)
     "strict_static_triton_launcher": True,  # an accelerator's kernels are started without Triton
 }
 

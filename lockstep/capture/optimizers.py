@@ -17,9 +17,11 @@ from lockstep import _compat
 from lockstep.capture.state import Holder, Scalar, Slot, State
 from lockstep.errors import CaptureError
 
-# Floats that schedulers change at each step: read anew at every call. The others are baked, are
-# part of the variant's key, and stay usable in branches such as `if weight_decay != 0`.
+# Floats that schedulers change at each step: read anew at every call. The others are baked, and are
+# part of the variant's key.
 _LIFTED = ("lr", "betas")
+# Optimizers branch on these, as in `if weight_decay != 0`: read anew for as long as they are not 0.
+_LIFTED_UNLESS_ZERO = ("momentum", "weight_decay")
 _ZERO_START = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD)
 
 
@@ -43,8 +45,19 @@ def add_optimizer(
                 if isinstance(value, torch.Tensor):
                     label = f"{name}.state[{known[id(parameter)].name}].{key}"
                     state.slots.append(Slot("state", value, [Holder(label, entry, key)]))
-        for key in _LIFTED:
+        for key in lifted(group):
             _add_scalar(state, f"{name}.group{g}", group, key)
+
+
+def lifted(group: dict[str, Any]) -> tuple[str, ...]:
+    """The names of a parameter group's values that are read anew at every call.
+
+    Example:
+        >>> lifted({"lr": 0.1, "momentum": 0.9, "weight_decay": 0, "eps": 1e-8})
+        ('lr', 'momentum')
+    """
+    found = [key for key in _LIFTED if key in group]
+    return (*found, *(key for key in _LIFTED_UNLESS_ZERO if group.get(key)))
 
 
 def _add_scalar(state: State, prefix: str, group: dict[str, Any], key: str) -> None:
@@ -53,7 +66,7 @@ def _add_scalar(state: State, prefix: str, group: dict[str, Any], key: str) -> N
     if isinstance(value, torch.Tensor):
         state.slots.append(Slot("state", value, [Holder(label, group, key)]))
     elif _is_number(value):
-        state.scalars.append(Scalar(label, group, key))
+        state.scalars.append(Scalar(label, group, key, nonzero=key in _LIFTED_UNLESS_ZERO))
     elif isinstance(value, (tuple, list)) and all(map(_is_number, value)):
         for i in range(len(value)):
             state.scalars.append(Scalar(f"{label}[{i}]", group, key, i))
@@ -138,9 +151,8 @@ def swapped_optimizer(
             if parameter in state:
                 fake_state[fake] = {k: fakes.get(id(v), v) for k, v in state[parameter].items()}
         group["params"] = [fakes[id(p)] for p in group["params"]]
-        for key in _LIFTED:
-            if key in group:
-                group[key] = _lifted(group[key], f"{name}.group{g}.{key}", scalars, fakes)
+        for key in lifted(group):
+            group[key] = _lifted(group[key], f"{name}.group{g}.{key}", scalars, fakes)
     optimizer.state = fake_state  # type: ignore[assignment]
     try:
         yield real_of

@@ -50,12 +50,19 @@ class Slot:
 
 @dataclass
 class Scalar:
-    """A Python float that is read anew at each call: an optimizer's learning rate."""
+    """A Python float that is read anew at each call: an optimizer's learning rate.
+
+    Args:
+        name: "optimizer.group0.lr".
+        mapping, key, index: where it is; an index where a tuple lies there.
+        nonzero: whether the program takes for granted that it is not 0.
+    """
 
     name: str
     mapping: MutableMapping[Any, Any]
     key: Any
     index: int | None = None
+    nonzero: bool = False
 
     def get(self) -> float:
         value = self.mapping[self.key]

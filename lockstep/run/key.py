@@ -16,6 +16,7 @@ import torch
 
 from lockstep.build.values import show
 from lockstep.capture.binding import WRITTEN, Call, Step, describe
+from lockstep.capture.optimizers import lifted
 from lockstep.capture.plain import refuse_odd_arguments
 from lockstep.capture.reach import Reach, reach
 from lockstep.capture.sizes import Size, loose_stride
@@ -43,13 +44,17 @@ class Bound:
         self._modules = [module for _, module in self.state.modules]
         places = _watched(call, self.state, self.reach)
         self._watch = Watch(places, self._modules, self.parameters)
-        groups = tuple(_groups(self.state))
-        self.signature = (_layout(self.state), groups, self._watch.signature)
+        groups, scalars = tuple(_groups(self.state)), self.state.scalars
+        self._nonzero = [scalar for scalar in scalars if scalar.nonzero]
+        names = tuple([scalar.name for scalar in scalars])
+        self.signature = (_layout(self.state), groups, names, self._watch.signature)
         self.plans: dict[Any, Any] = {}  # how each variant is bound to this state; dies with it
 
     def holds(self, call: Call) -> bool:
         """Whether this state is still what lies below the call's roots."""
-        return self._held.holds(call) and self._watch.holds()
+        if not (self._held.holds(call) and self._watch.holds()):
+            return False
+        return all([scalar.get() for scalar in self._nonzero])
 
     def key(
         self, call: Call, loose: Mapping[int, Mapping[int, Size]] | None = None
@@ -187,7 +192,8 @@ def contract(
         fields[f"mode {name}"] = value if isinstance(value, bool) else str(value)
     for name, optimizer in bound.state.optimizers:
         for g, group in enumerate(optimizer.param_groups):
-            baked = {k: show(v) for k, v in group.items() if k not in ("params", "lr", "betas")}
+            read = {"params", *lifted(group)}
+            baked = {k: show(v) for k, v in group.items() if k not in read}
             fields[f"{name}.group{g}"] = {k: v for k, v in baked.items() if not k.endswith("_lr")}
     for name, members in _groups(bound.state):
         fields[f"{name}.params"] = ", ".join(members)
@@ -254,10 +260,6 @@ def _watched(call: Call, state: State, found: Reach) -> Iterator[Place]:
     for _, optimizer in state.optimizers:
         for group in optimizer.param_groups:
             for key, value in group.items():
-                if isinstance(value, SCALAR) and key not in (
-                    "lr",
-                    "initial_lr",
-                    "max_lr",
-                    "min_lr",
-                ):
+                read = key in lifted(group) or key.endswith("_lr")
+                if isinstance(value, SCALAR) and not read:
                     yield group, key, value
