@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import os
 import statistics
 import time
@@ -44,6 +45,14 @@ def cpu_seconds() -> float:
 def age_seconds() -> float:
     """Return the wall seconds since this process was started, the interpreter's start included."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) - int(_fields("self")[19]) * TICK_S
+
+
+def as_installed() -> None:
+    """Byte-compile the package, as pip does when it installs it; torch beside it was so compiled.
+
+    Where PYTHONDONTWRITEBYTECODE is set, each start from a checkout would compile all of it anew.
+    """
+    compileall.compile_dir(Path(__file__).parent.parent / "lockstep", quiet=2)
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:

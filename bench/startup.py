@@ -24,7 +24,7 @@ from rich.table import Table
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # run as a script
 
-from bench.measure import spread  # noqa: E402  (the path comes first)
+from bench.measure import as_installed, spread  # noqa: E402  (the path comes first)
 from lockstep.report.job import run_job  # noqa: E402
 
 LIMIT_S = 900
@@ -165,6 +165,7 @@ def main(ranks: int = 4, repeat: int = 3, layers: int = 4) -> int:
         layers: of the model.
     """
     console = Console()
+    as_installed()
     cold: dict[str, Starts] = {}
     warm: dict[str, Starts] = {}
     for number in range(repeat):
