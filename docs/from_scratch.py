@@ -128,7 +128,7 @@ def convert(x: torch.Tensor) -> torch.Tensor:
 
 @dataclass
 class Value:
-    """A value of the forward: where it was made, itself, and the gradient that was traced for it."""
+    """A value of the forward: where it was made, itself, and the gradient traced for it."""
 
     line: str
     tensor: torch.Tensor
