@@ -197,6 +197,19 @@ def test_the_optimizer_inside_with_clipping_and_a_schedule(kind: str) -> None:
     assert len(function._variants) == 1  # type: ignore[attr-defined]
 
 
+def test_a_fused_optimizer_is_refused_by_name() -> None:
+    def step(model: nn.Module, optimizer: Any, tokens: torch.Tensor, labels: torch.Tensor) -> None:
+        train_step(model, tokens, labels)
+        optimizer.step()
+
+    model = Tiny()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    with pytest.raises(ls.LockstepError) as caught:
+        ls.compile(backend="graph")(step)(model, optimizer, *batch(0))
+    assert "optimizer is fused" in str(caught.value)
+    assert "fused=False" in str(caught.value)
+
+
 @pytest.mark.parametrize("name", ["momentum", "weight_decay"])
 def test_a_group_s_number_that_becomes_0_is_another_program(name: str) -> None:
     def step(model: nn.Module, optimizer: Any, tokens: torch.Tensor, labels: torch.Tensor) -> Any:

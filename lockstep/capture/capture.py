@@ -269,8 +269,8 @@ class Tracing:
                 stack.enter_context(self.reading_numbers())
                 numbers = {name: items(value) for name, value in scalars.items()}
                 for scalar in self.state.scalars:
-                    if scalar.nonzero:
-                        _compat.assume(numbers[scalar.name] != 0)
+                    if scalar.positive:
+                        _compat.assume(numbers[scalar.name] > 0)
                 taken = [items(leaf) for leaf in leaves]
                 stack.enter_context(standing_in(self.state, by_real, numbers))
                 for watch in (recorder.recording(), tracker.watching(), emits.noting()):

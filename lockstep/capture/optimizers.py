@@ -20,8 +20,8 @@ from lockstep.errors import CaptureError
 # Floats that schedulers change at each step: read anew at every call. The others are baked, and are
 # part of the variant's key.
 _LIFTED = ("lr", "betas")
-# Optimizers branch on these, as in `if weight_decay != 0`: read anew for as long as they are not 0.
-_LIFTED_UNLESS_ZERO = ("momentum", "weight_decay")
+# Optimizers branch on these, as in `if momentum > 0`: read anew for as long as they are above 0.
+_LIFTED_ABOVE_ZERO = ("momentum", "weight_decay")
 _ZERO_START = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD)
 
 
@@ -31,12 +31,14 @@ def add_optimizer(
     """Add an optimizer's state tensors and scalars, making the state where it is missing.
 
     Raises:
-        CaptureError: it holds a parameter of no reached module, or cannot start from zeros.
+        CaptureError: it holds a parameter of no reached module, is fused, or cannot start from
+            zeros.
     """
     if any(known_optimizer is optimizer for _, known_optimizer in state.optimizers):
         return
     state.optimizers.append((name, optimizer))
     _refuse_foreign(known, name, optimizer)
+    _refuse_fused(name, optimizer)
     _start_state(name, optimizer)
     for g, group in enumerate(optimizer.param_groups):
         for parameter in group["params"]:
@@ -57,7 +59,7 @@ def lifted(group: dict[str, Any]) -> tuple[str, ...]:
         ('lr', 'momentum')
     """
     found = [key for key in _LIFTED if key in group]
-    return (*found, *(key for key in _LIFTED_UNLESS_ZERO if group.get(key)))
+    return (*found, *(key for key in _LIFTED_ABOVE_ZERO if group.get(key, 0) > 0))
 
 
 def _add_scalar(state: State, prefix: str, group: dict[str, Any], key: str) -> None:
@@ -66,7 +68,7 @@ def _add_scalar(state: State, prefix: str, group: dict[str, Any], key: str) -> N
     if isinstance(value, torch.Tensor):
         state.slots.append(Slot("state", value, [Holder(label, group, key)]))
     elif _is_number(value):
-        state.scalars.append(Scalar(label, group, key, nonzero=key in _LIFTED_UNLESS_ZERO))
+        state.scalars.append(Scalar(label, group, key, positive=key in _LIFTED_ABOVE_ZERO))
     elif isinstance(value, (tuple, list)) and all(map(_is_number, value)):
         for i in range(len(value)):
             state.scalars.append(Scalar(f"{label}[{i}]", group, key, i))
@@ -84,6 +86,19 @@ def _refuse_foreign(known: dict[int, Slot], name: str, optimizer: torch.optim.Op
             f"{name} optimizes {len(foreign)} parameter(s) of no module that the step reaches",
             got=f"first: shape {list(foreign[0].shape)}",
             fix="pass the model that owns them to the step, or call the optimizer outside the step",
+        )
+
+
+def _refuse_fused(name: str, optimizer: torch.optim.Optimizer) -> None:
+    if any(group.get("fused") for group in optimizer.param_groups):
+        raise CaptureError(
+            f"{name} is fused",
+            got=f"{type(optimizer).__name__}(..., fused=True)",
+            why="its kernel holds the learning rate as a number, which a schedule changes",
+            fix=[
+                "fused=False: the compiled program fuses the update by itself",
+                "call it outside the compiled step",
+            ],
         )
 
 

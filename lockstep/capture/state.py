@@ -55,14 +55,14 @@ class Scalar:
     Args:
         name: "optimizer.group0.lr".
         mapping, key, index: where it is; an index where a tuple lies there.
-        nonzero: whether the program takes for granted that it is not 0.
+        positive: whether the program takes for granted that it is above 0.
     """
 
     name: str
     mapping: MutableMapping[Any, Any]
     key: Any
     index: int | None = None
-    nonzero: bool = False
+    positive: bool = False
 
     def get(self) -> float:
         value = self.mapping[self.key]

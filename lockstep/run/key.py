@@ -45,7 +45,7 @@ class Bound:
         places = _watched(call, self.state, self.reach)
         self._watch = Watch(places, self._modules, self.parameters)
         groups, scalars = tuple(_groups(self.state)), self.state.scalars
-        self._nonzero = [scalar for scalar in scalars if scalar.nonzero]
+        self._positive = [scalar for scalar in scalars if scalar.positive]
         names = tuple([scalar.name for scalar in scalars])
         self.signature = (_layout(self.state), groups, names, self._watch.signature)
         self.plans: dict[Any, Any] = {}  # how each variant is bound to this state; dies with it
@@ -54,7 +54,7 @@ class Bound:
         """Whether this state is still what lies below the call's roots."""
         if not (self._held.holds(call) and self._watch.holds()):
             return False
-        return all([scalar.get() for scalar in self._nonzero])
+        return all([scalar.get() > 0 for scalar in self._positive])
 
     def key(
         self, call: Call, loose: Mapping[int, Mapping[int, Size]] | None = None
