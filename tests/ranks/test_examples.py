@@ -1,0 +1,42 @@
+"""Every example does what it says, on the ranks that it asks for."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from lockstep.report.job import run_job
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+RANKS = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+# Example -> what comes before it, and what its output must hold.
+WANTED = {
+    "data_parallel.py": (RANKS, r"mean error of all ranks: 0\.\d\d"),
+    "jagged_recommender.py": (RANKS, r"loss 0\.\d\d -> 0\.[0-5]\d"),
+    "wrong_gradient.py": ([], r"(?s)ls\.convert\(.*\(verified\).*3 of 3 parameters'"),
+}
+BY_ITSELF = {"train_llama.py"}  # the demo; bench/demo.py runs it
+
+
+def test_every_example_is_run_and_is_short():
+    found = {path.name for path in EXAMPLES.glob("*.py")}
+    assert found == {*WANTED, *BY_ITSELF}
+    lengths = {name: len((EXAMPLES / name).read_text().splitlines()) for name in found}
+    assert {name: n for name, n in lengths.items() if n > 80} == {}
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_an_example_runs(name, tmp_path):
+    before, wanted = WANTED[name]
+    environment = os.environ | {
+        "LOCKSTEP_STORE": str(tmp_path / "store"),
+        "LOCKSTEP_RUNS": str(tmp_path / "runs"),
+        "PYTHONPATH": str(EXAMPLES.parent),
+    }
+    done = run_job([sys.executable, *before, str(EXAMPLES / name)], environment, 200)
+    assert done.code == 0, done.output
+    assert re.search(wanted, done.output), done.output
