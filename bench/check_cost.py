@@ -3,10 +3,11 @@
     python bench/check_cost.py
 
 A tensor-parallel Llama over 2 x 2 ranks, of a growing number of layers, is checked by all
-witnesses. Seconds are those of the CPU, the depths take turns, and of each part the least counts,
-so that what else the machine does decides nothing. Nothing may grow faster than the number of graph
-nodes. Then Llama 3 70B over 2 x 8 ranks is judged by its types alone, in a process of its own,
-right and with one conversion forgotten.
+witnesses. Seconds are those of the CPU, the depths take turns, and each part's seconds are judged
+in units of a fixed piece of Python that is timed before and after it: a machine that is slower for
+a while is so for both. Nothing may grow faster than the number of graph nodes. Then Llama 3 70B
+over 2 x 8 ranks is judged by its types alone, in a process of its own, right
+and with one conversion forgotten.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ BIG = {"dp": 2, "tp": 8}
 
 LOOKS = 3  # judgements of one captured world; the least of each part's seconds counts
 
-Row = tuple[int, dict[str, float]]  # nodes of the graph, seconds by part
+Row = tuple[int, dict[str, float], dict[str, float]]  # nodes, seconds and units of work by part
 Turns = dict[int, list[Row]]  # by depth, what each turn measured
 
 
@@ -79,8 +80,19 @@ def program(config: Any, batch: int, tokens: int, without: str = "") -> tuple[An
     return step, make
 
 
+def unit_s() -> float:
+    """CPU seconds of a fixed piece of Python, now: how fast this machine is at this moment."""
+    least = float("inf")
+    for _ in range(5):
+        start, held = time.thread_time(), {}
+        for i in range(20_000):
+            held[i % 997, i] = [str(i), held.get((i % 997, i - 1))]
+        least = min(least, time.thread_time() - start)
+    return least
+
+
 def one_check(layers: int) -> Row:
-    """Check a Llama of this depth by all witnesses, and return its nodes and CPU seconds."""
+    """Check a Llama of this depth by all witnesses; return its nodes, CPU seconds and units."""
     from lockstep.checker.check import judged
     from lockstep.checker.finding import Report
     from lockstep.checker.simulation import twin
@@ -91,9 +103,13 @@ def one_check(layers: int) -> Row:
         @contextlib.contextmanager
         def timed(self, part: str) -> Iterator[None]:
             gc.collect()  # what earlier parts and checks left is not this part's
-            start = time.thread_time()
+            before, start = unit_s(), time.thread_time()
             yield
-            self.seconds[part] = time.thread_time() - start
+            self.seconds[part] = spent = time.thread_time() - start
+            work = 2 * spent / (before + unit_s())
+            units[part] = min(units.get(part, work), work)
+
+    units: dict[str, float] = {}
 
     step, make = program(llama.config("debug", **SMALL, layers=layers), batch=4, tokens=6)
     captures = Timed()
@@ -109,7 +125,7 @@ def one_check(layers: int) -> Row:
             raise SystemExit(f"the Llama of {layers} layers is right; the check says:\n{report}")
         looks.append(report.seconds)
     least = {part: min(look[part] for look in looks) for part in looks[0]}
-    return report.nodes, captures.seconds | least
+    return report.nodes, captures.seconds | least, units
 
 
 def in_turn(check: Callable[[int], Row], depths: list[int], repeat: int) -> Turns:
@@ -129,17 +145,17 @@ def seconds_of(row: Row, part: str) -> float:
     return sum(row[1].values()) if part == "all" else row[1][part]
 
 
-def growth(found: Turns, part: str, low: int, high: int) -> float:
-    """How many times faster a part's seconds grew between two depths than the nodes did.
+def units_of(row: Row, part: str) -> float:
+    """A part's work in units, or that of "all" parts."""
+    return sum(row[2].values()) if part == "all" else row[2][part]
 
-    The median over turns: a machine that is faster for a while is so for both depths of a turn.
-    """
-    nodes = found[high][0][0] / found[low][0][0]
-    pairs = zip(found[high], found[low], strict=True)
-    return (
-        statistics.median(seconds_of(deep, part) / seconds_of(flat, part) for deep, flat in pairs)
-        / nodes
+
+def growth(found: Turns, part: str, low: int, high: int) -> float:
+    """How many times faster a part's units grew between two depths than the nodes did; medians."""
+    deep, flat = (
+        statistics.median(units_of(row, part) for row in found[depth]) for depth in (high, low)
     )
+    return deep / flat / (found[high][0][0] / found[low][0][0])
 
 
 def judge(found: Turns) -> list[tuple[bool, str]]:
@@ -154,7 +170,7 @@ def judge(found: Turns) -> list[tuple[bool, str]]:
             continue
         whole, late = (growth(found, part, low, last) for low in (first, before))
         holds = max(whole, late) <= TOLERANCE
-        told = f"{part}: seconds {first} -> {last} layers grow {whole:.2f} times as the nodes do"
+        told = f"{part}: work {first} -> {last} layers grow {whole:.2f} times as the nodes do"
         lines.append((holds, f"{told}, {before} -> {last} {late:.2f} times, at most {TOLERANCE}"))
     return lines
 

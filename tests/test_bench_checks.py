@@ -38,7 +38,8 @@ def test_a_slower_side_is_not_hidden_by_its_best_turns():
 
 
 def row(nodes, **seconds):
-    return nodes, dict.fromkeys(PARTS, nodes / 1000) | seconds
+    seconds = dict.fromkeys(PARTS, nodes / 1000) | seconds
+    return nodes, seconds, seconds
 
 
 def linear(**late):
@@ -50,7 +51,7 @@ def test_what_grows_as_the_nodes_do_holds():
     lines = check_cost.judge(linear())
     assert [holds for holds, _ in lines] == [True] * (len(PARTS) + 1)
     assert lines[0][1] == (
-        "capture: seconds 2 -> 16 layers grow 1.00 times as the nodes do, 8 -> 16 1.00 times, "
+        "capture: work 2 -> 16 layers grow 1.00 times as the nodes do, 8 -> 16 1.00 times, "
         "at most 1.25"
     )
 
@@ -79,14 +80,20 @@ def test_a_last_doubling_that_is_too_much_fails_whatever_the_first_one_cost():
     assert not lines["types"]
 
 
-def test_a_machine_that_is_faster_for_a_while_changes_nothing():
-    usual, fast = linear(), linear(gold=1.6)
-    for rows in fast.values():  # twice as fast, in a turn of its own
-        rows[0][1].update({part: value / 2 for part, value in rows[0][1].items()})
-    found = {depth: [*usual[depth], *fast[depth], *usual[depth]] for depth in usual}
+def test_a_machine_that_is_slower_for_a_while_changes_nothing():
+    found = linear()
+    nodes, seconds, units = found[16][0]
+    found[16][0] = nodes, {part: 3 * value for part, value in seconds.items()}, units
     assert all(holds for holds, _ in check_cost.judge(found))
-    found = {depth: [*usual[depth], *fast[depth], *fast[depth]] for depth in usual}
+    grown = {part: 2 * value for part, value in units.items()}
+    found[16][0] = nodes, seconds, units | {"gold": grown["gold"]}
     assert [text[:4] for holds, text in check_cost.judge(found) if not holds] == ["gold"]
+
+
+def test_one_turn_that_was_disturbed_does_not_decide():
+    usual, odd = linear(), linear(gold=1.6)
+    found = {depth: [*usual[depth], *odd[depth], *usual[depth]] for depth in usual}
+    assert all(holds for holds, _ in check_cost.judge(found))
 
 
 def test_depths_take_turns():
@@ -99,7 +106,7 @@ def test_depths_take_turns():
 
     found = check_cost.in_turn(check, [1, 2], repeat=3)
     assert order == [1, 1, 2, 2, 1, 1, 2]
-    assert [seconds["gold"] for _, seconds in found[1]] == [1.0, 7.0, 2.0]
+    assert [seconds["gold"] for _, seconds, _ in found[1]] == [1.0, 7.0, 2.0]
 
 
 @pytest.fixture(scope="module")
@@ -108,10 +115,11 @@ def small():
 
 
 def test_a_check_is_timed_by_part(small):
-    nodes, seconds = small
+    nodes, seconds, units = small
     assert nodes > 400
     assert sorted(seconds) == sorted(PARTS)
     assert all(seconds[name] > 0 for name in (*check_cost.WITNESSES, "capture"))
+    assert all(units[name] > 0 for name in seconds)
 
 
 def shape(**changes):
