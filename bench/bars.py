@@ -84,6 +84,11 @@ BARS = [
         "-m tests.staleness",
         limit_s=3600,
     ),
+    Bar(
+        "a training killed 20 times ends bitwise as one that was not; goes on on 2 ranks",
+        "-m tests.resume",
+        limit_s=1800,
+    ),
     Bar("a wrong cell of a test matrix fails with its line, the right pass", "-m tests.plugin"),
     Bar(
         "three ways side by side, from empty caches and warm",

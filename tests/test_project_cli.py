@@ -33,6 +33,7 @@ WORDS: dict[str, list[str]] = {
     "compare": ["SCRIPT", "ARGS", "--nproc-per-node", "--json", "--timeout", "--keep"],
     "why-miss": ["RUN", "--most"],
     "store": ["ACTION", "--store", "--limit"],
+    "train": ["CONFIG", "--nproc-per-node", "--check"],  # and the config's own: test_trainer_config
 }
 
 

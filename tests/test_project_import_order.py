@@ -10,7 +10,8 @@ from tests.sources import PACKAGE, imports, module_of, package_files
 
 ORDER = (
     ["errors", "_compat", "journal", "spmd", "capture", "checker", "build", "fleet", "run"]
-    + ["report", "ahead", "parallel", "models", "trainer", "cli", "pytest_plugin", "__main__"]
+    + ["report", "ahead", "parallel", "models", "trainer", "configs", "cli"]
+    + ["pytest_plugin", "__main__"]
 )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from lockstep.cli.compare import compare
 from lockstep.cli.explain import explain
 from lockstep.cli.plain import PLAIN
 from lockstep.cli.store import store
+from lockstep.cli.train import train, train_by
 from lockstep.cli.why_miss import why_miss
 
 VERBS: dict[str, Callable[..., int]] = {
@@ -26,6 +27,7 @@ VERBS: dict[str, Callable[..., int]] = {
     "compare": compare,
     "why-miss": why_miss,
     "store": store,
+    "train": train,
 }
 
 
@@ -35,6 +37,8 @@ def run(words: Sequence[str]) -> int:
     Args:
         words: those after `lockstep`.
     """
+    if words[0:1] == ["train"] and words[1:] and not words[1].startswith("-"):
+        return train_by(words[1:])  # whose further flags are those of the config
     return tyro.extras.subcommand_cli_from_dict(
         VERBS,
         prog="lockstep",

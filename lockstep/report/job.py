@@ -93,16 +93,25 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 def descendants(root: int) -> list[tuple[int, str]]:
     """The live processes below one: (process id, its start time, so that no other is meant)."""
+    parents, found = _parents(), {root}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return [(pid, _born(pid)) for pid in found - {root}]
+
+
+def children(parent: int) -> list[int]:
+    """The live processes that one has started itself."""
+    return [pid for pid, other in _parents().items() if other == parent]
+
+
+def _parents() -> dict[int, int]:
     parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             fields = _fields(int(entry.name))
             if fields:
                 parents[int(entry.name)] = int(fields[1])
-    found = {root}
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= more
-    return [(pid, _born(pid)) for pid in found - {root}]
+    return parents
 
 
 def _born(pid: int) -> str:

@@ -1,0 +1,3 @@
+"""Configs: functions that return a `TrainConfig`, found by name."""
+
+from lockstep.configs.find import find as find

@@ -1,0 +1,1 @@
+"""The graph trainer: a model trained by compiled steps, from a config to checkpoints."""

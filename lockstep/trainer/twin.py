@@ -1,0 +1,58 @@
+"""`--check`: the config's steps on a model so small that all ranks are simulated in a moment."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from lockstep.checker.check import check
+from lockstep.checker.finding import Report
+from lockstep.models import llama
+from lockstep.trainer.config import TrainConfig
+from lockstep.trainer.steps import make_optimizer, make_steps
+
+
+def shrunk(config: TrainConfig, sizes: dict[str, int]) -> tuple[TrainConfig, dict[str, int]]:
+    """Return a config that does the same on small tensors, and its mesh: two ranks an axis.
+
+    Heads stay grouped where they are, weights tied, dropout on, and micro-batches several.
+    """
+    small = {axis: min(size, 2) for axis, size in sizes.items()}
+    tp, ranks = small.get("tp", 1), small.get("dp", 1) * small.get("fsdp", 1)
+    model, parts = config.model, min(config.data.micro_batches, 2)
+    heads = 2 * tp if model.heads > model.kv_heads else tp
+    model = dataclasses.replace(
+        model, dim=8 * heads, layers=2, heads=heads, kv_heads=tp, ffn=16 * heads, vocab=32
+    )
+    data = dataclasses.replace(
+        config.data, batch=ranks * parts, micro_batches=parts, sequence=4 * tp
+    )
+    return dataclasses.replace(config, model=model, data=data), small
+
+
+def check_twin(config: TrainConfig, sizes: dict[str, int]) -> Report:
+    """Check the training step of a config on its shrunken twin, in this process.
+
+    Args:
+        config: validated.
+        sizes: of the mesh's axes, in full.
+    """
+    config, small = shrunk(config, sizes)
+    steps = make_steps(config, small, "cpu")
+
+    def make(mesh: Any) -> Any:
+        torch.manual_seed(config.seed)
+        model = llama.Llama(config.model)
+        place, ranks = 0, 1
+        for axis in steps.data:
+            place = place * small[axis] + mesh.get_local_rank(axis)
+            ranks *= mesh[axis].size()
+        data = config.data
+        drawn = torch.Generator().manual_seed(config.seed)
+        shape = (data.batch, data.sequence + 1)
+        tokens = torch.randint(config.model.vocab, shape, generator=drawn)
+        return model, make_optimizer(config, model), tokens.chunk(ranks)[place].clone()
+
+    return check(steps.train, make, mesh=small, data=steps.data)
