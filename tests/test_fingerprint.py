@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -14,6 +15,7 @@ import torch
 from lockstep.build.fingerprint import differences, digest, fingerprint, short, show
 from lockstep.capture.binding import Step
 from lockstep.run.key import Bound, contract
+from lockstep.spmd.types import I, P
 
 SOURCE = '''
 """A module."""
@@ -132,3 +134,10 @@ def test_values_are_shown_exactly_and_without_addresses() -> None:
     assert short([1]) == [1]
     long = short(list(range(5000)))
     assert long.startswith("list, sha256 ") and long != short(list(range(5001)))
+
+
+def test_a_value_is_what_is_read_back_of_it() -> None:
+    for value in (I, P("mean"), pytest.ExitCode.OK, True, 1.5, torch.float32):
+        shown = show(value)
+        again = json.loads(json.dumps(shown))
+        assert type(shown) is type(again) and shown == again

@@ -175,9 +175,11 @@ def short(value: Any) -> Any:
 
 def _scalar(value: Any) -> Any:
     if isinstance(value, str):
-        return _text(value)
-    if value is None or isinstance(value, (bool, int)):
+        return _text(str(value))  # a type of the language is a text, and is read back as one
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, int):
+        return int(value)
     if isinstance(value, float):
         return value.hex()
     if isinstance(value, PurePath):

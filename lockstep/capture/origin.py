@@ -25,7 +25,8 @@ from lockstep.capture.hooks import swapped
 META = "lockstep"
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _OURS = str(Path(__file__).parents[1]) + os.sep
-_MODELS = _OURS + "models" + os.sep
+# Of ours, what a step is written in: its lines are told, and its code is in the fingerprint.
+_WRITTEN_IN = tuple(_OURS + part + os.sep for part in ("models", "parallel", "trainer"))
 _STDLIB = str(Path(os.__file__).parent) + os.sep
 _SITE = _STDLIB + "site-packages" + os.sep
 
@@ -40,11 +41,11 @@ class Origin:
 
 
 def is_user_file(filename: str) -> bool:
-    """Whether code in this file is the user's (or a model's), not torch's, Python's or ours."""
+    """Whether code in this file is the user's (or a step's building block), not torch's or ours."""
     if filename.startswith("<") or filename.startswith(_TORCH):
         return False
     if filename.startswith(_OURS):
-        return filename.startswith(_MODELS)
+        return filename.startswith(_WRITTEN_IN)
     return filename.startswith(_SITE) or not filename.startswith(_STDLIB)
 
 
@@ -59,8 +60,8 @@ def is_torch_file(filename: str) -> bool:
 
 
 def is_own_file(filename: str) -> bool:
-    """Whether code in this file is Lockstep's, other than its models."""
-    return filename.startswith(_OURS) and not filename.startswith(_MODELS)
+    """Whether code in this file is Lockstep's, other than what steps are written in."""
+    return filename.startswith(_OURS) and not filename.startswith(_WRITTEN_IN)
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from pathlib import Path
@@ -95,12 +96,14 @@ class Training:
             self.here.say(f"{begin}: step {self.step} of {self.config.schedule.steps}")
         shown = self.here.rank == 0
         board = self.config.metrics.tensorboard == "yes"
-        metrics = Metrics(self.folder, self.step, board) if shown else None
-        with Progress(self.config.schedule.steps, self.step, shown) as progress:
+        with contextlib.ExitStack() as stack:
+            metrics = Metrics(self.folder, self.step, board) if shown else None
+            if metrics is not None:
+                stack.callback(metrics.close)
+            steps = self.config.schedule.steps
+            progress = stack.enter_context(Progress(steps, self.step, shown))
             code, why = self._steps(metrics, progress)
-        self.checkpoints.wait()
-        if metrics is not None:
-            metrics.close()
+            self.checkpoints.wait()
         self.here.journal.event("trained", step=self.step, code=code, why=why)
         if why and self.here.rank == 0:
             self.here.say(f"leaves at step {self.step}, exit code {code}: {why}")
