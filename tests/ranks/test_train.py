@@ -15,12 +15,12 @@ import pytest
 from lockstep.trainer.metrics import read
 from tests.ranks.launch import ROOT, Torchrun
 
-STEPS = 200
+STEPS = 60
 WORDS = [
     *("train", "llama3:debug", "--backend", "graph", "--metrics.every", "1"),
     *("--model.dim", "16", "--model.layers", "1", "--model.heads", "2", "--model.kv-heads", "1"),
     *("--model.ffn", "32", "--data.batch", "4", "--data.sequence", "8"),
-    *("--checkpoint.every", "50", "--schedule.steps", str(STEPS)),
+    *("--checkpoint.every", "20", "--schedule.steps", str(STEPS)),
 ]
 
 
