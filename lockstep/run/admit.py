@@ -29,7 +29,7 @@ from lockstep.capture.trees import tree_of
 from lockstep.errors import ArtifactError
 from lockstep.fleet.obtain import Obtained
 from lockstep.fleet.second import Second
-from lockstep.fleet.stores import ArtifactStore
+from lockstep.fleet.store import ArtifactStore
 from lockstep.run.dynamic import Guards
 from lockstep.run.key import Bound
 from lockstep.run.loader import load_program

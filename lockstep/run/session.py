@@ -16,7 +16,7 @@ import torch.distributed as dist
 from lockstep import _compat
 from lockstep.fleet.fleet import Fleet
 from lockstep.fleet.hooks import install_hooks
-from lockstep.fleet.stores import ArtifactStore
+from lockstep.fleet.store import ArtifactStore, named_store
 from lockstep.journal import Journal
 from lockstep.run.modes import mode
 from lockstep.spmd.mesh import default_device_type, start_process_group
@@ -49,9 +49,8 @@ class Session:
     folder: Path
 
     def store(self, url: str | os.PathLike[str] | None) -> ArtifactStore:
-        """The store at a path; by default `$LOCKSTEP_STORE`, else `~/.cache/lockstep`."""
-        url = url or os.environ.get("LOCKSTEP_STORE") or Path.home() / ".cache" / "lockstep"
-        return ArtifactStore(Path(url), rank=self.rank)
+        """The store at a path or URL; by default `$LOCKSTEP_STORE`, else `~/.cache/lockstep`."""
+        return ArtifactStore(named_store(url), rank=self.rank, journal=self.journal)
 
     def say(self, text: str) -> None:
         """Print a line for the user, from this rank."""
