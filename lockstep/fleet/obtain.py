@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,8 +17,7 @@ from lockstep.fleet.say import waits
 from lockstep.fleet.second import Second, far_end
 from lockstep.fleet.ship import Shipping, digest_of
 from lockstep.fleet.state import State
-from lockstep.fleet.store import ArtifactStore
-from lockstep.fleet.turns import pause_of
+from lockstep.fleet.stores import ArtifactStore
 from lockstep.fleet.waiting import Waits
 from lockstep.fleet.watcher import store_fault
 
@@ -39,7 +37,7 @@ class Obtained:
         role: "built" or "loaded".
         by: the rank that built them in this job; None where the store had them.
         seconds: seconds spent, by phase: read, agree, build or wait, ship, confirm, total.
-        path: the file in the store, or its URL; None where it could not be kept.
+        path: the file in the store; None where it could not be kept.
     """
 
     data: bytes = field(repr=False)
@@ -109,42 +107,23 @@ class Clock:
         return {**self._seconds, "total": time.monotonic() - self._begin}
 
 
-def read_verified(wanted: Wanted, fetch: bool = True) -> bytes | None:
-    """Return the store's bytes after the caller's `verify`, None where none there serve.
-
-    Args:
-        fetch: whether to go beyond this machine for them, which a node's first rank does for all.
-    """
-    data = wanted.store.read(wanted.name, fetch=fetch)
+def read_verified(wanted: Wanted) -> bytes | None:
+    """Return the store's bytes after the caller's `verify`, None where none there serve."""
+    data = wanted.store.read(wanted.name)
     if data is None or wanted.verify(data) is False:
         return None
     return data
 
 
-def built(wanted: Wanted, stage: Stage, job: str, state: State) -> bytes:
-    """Build, unless another job that uses the store has built the same meanwhile."""
-    store, name = wanted.store, wanted.name
-    store.prepare(name)
-    try:
-        if store.turn(name, job, state.timing, pause_of(state, stage)):
-            data = read_verified(wanted)
-            if data is not None:
-                state.say(f"takes {wanted.step} as another job has built it meanwhile")
-                return data
-        return wanted.build(stage)
-    except BaseException:
-        store.leave(name)
-        raise
-
-
-def obtain_alone(wanted: Wanted, state: State) -> Obtained:
-    """Load or build in a world of one: no rendezvous store, and no other rank."""
+def obtain_alone(wanted: Wanted) -> Obtained:
+    """Load or build in a world of one: no store, no waiting."""
     clock = Clock()
     data = read_verified(wanted)
     clock.lap("read")
     role, by, kept = "loaded", None, True
     if data is None:
-        data, role, by = built(wanted, lambda stage: None, "", state), "built", 0
+        wanted.store.prepare(wanted.name)
+        data, role, by = wanted.build(lambda stage: None), "built", 0
         clock.lap("build")
         kept = wanted.store.write(wanted.name, data, required=wanted.required)
         clock.lap("write")
@@ -166,7 +145,7 @@ class Obtaining:
         self, client: Client, waits: Waits, state: State, node: int, wanted: Wanted
     ) -> None:
         self._client, self._waits, self._state, self._node = client, waits, state, node
-        self._wanted, self._leads = wanted, state.local_rank == 0
+        self._wanted = wanted
         self._agreement = Agreement(client, waits, state, wanted.line_of)
         self._clock, self._kept, self._viewed = Clock(), True, False
         self._topic = self._next()
@@ -201,20 +180,15 @@ class Obtaining:
         if done is None:
             done, have, role = self._build_or_wait(verdict["candidates"])
             digest = None if have is None else digest_of(have)
-        shipping = Shipping(
-            self._client, self._waits, self._state, self._topic, done, self._node, self._leads
-        )
+        shipping = Shipping(self._client, self._waits, self._state, self._topic, done, self._node)
         kept = self._kept
         if digest != done["digest"]:
             have, kept = shipping.fetch(wanted.name, wanted.store)
             role = "loaded"
-        elif have is not None:
-            shipping.hold(have)
+        elif self._state.local_rank == 0:
+            self._client.put(f"{self._topic}/node/{self._node}", True)
         clock.lap("ship")
-        try:
-            self._confirm(have, done)
-        finally:
-            shipping.end()
+        self._confirm(have, done, shipping)
         clock.lap("confirm")
         by = done["by"] if done["built"] else None
         return _obtained(wanted, have or b"", done["digest"], role, by, kept, clock)
@@ -222,7 +196,7 @@ class Obtaining:
     def _ask(self) -> tuple[bytes | None, str | None, dict[str, Any]]:
         """Vote: returns what the store has of it, its digest, and the verdict of all ranks."""
         self._notice()
-        have = read_verified(self._wanted, fetch=self._leads)
+        have = read_verified(self._wanted)
         digest = None if have is None else digest_of(have)
         self._clock.lap("read")
         return have, digest, self._vote(have, digest)
@@ -252,7 +226,6 @@ class Obtaining:
             "contract": wanted.contract,
             "have": digest,
             "size": len(have or b""),
-            "node": self._node,
             "local_rank": self._state.local_rank,
             "replicas": wanted.replicas.summary() if wanted.replicas is not None else {},
             "place": wanted.place,
@@ -276,13 +249,16 @@ class Obtaining:
         )
         wanted.replicas.heard(found["odd"])
 
-    def _confirm(self, have: bytes | None, done: dict[str, Any]) -> None:
+    def _confirm(self, have: bytes | None, done: dict[str, Any], shipping: Shipping) -> None:
+        serves = done["by"] == self._state.rank and have is not None
         self._agreement.agree(
             f"{self._topic}/confirm",
             {"digest": None if have is None else digest_of(have)},
             judge_digests,
             f"confirm the bytes of {self._wanted.step}",
+            meanwhile=(lambda: shipping.serve(have or b"")) if serves else lambda: None,
         )
+        shipping.clean()
         event = {"topic": self._wanted.topic, "digest": done["digest"]}
         self._state.journal.event("confirmed", **event)
 
@@ -372,9 +348,9 @@ class Obtaining:
         if self._wanted.second is not None:
             self._wanted.second.comes_from(self._other_view)
         try:
-            job = self._client.create("job", secrets.token_hex(8))
+            self._wanted.store.prepare(self._wanted.name)
             with self._state.needing(""):
-                return built(self._wanted, stage, job, self._state)
+                return self._wanted.build(stage)
         except Exception as error:
             if now in USER_STAGES or not is_machines(error) or not lease.release(held):
                 raise
@@ -389,8 +365,8 @@ class Obtaining:
         wanted, rank = self._wanted, self._state.rank
         kept = self._kept = wanted.store.write(wanted.name, data, required=wanted.required)
         self._clock.lap("write")
-        done = {"digest": digest_of(data), "size": len(data), "by": rank, "node": self._node}
-        first = self._client.create(f"{self._topic}/done", {**done, "built": True})
+        done = {"digest": digest_of(data), "size": len(data), "by": rank, "built": True}
+        first = self._client.create(f"{self._topic}/done", {**done, "kept": kept})
         self._state.journal.event("built", topic=wanted.topic, digest=done["digest"], kept=kept)
         return first
 
@@ -411,5 +387,5 @@ def _obtained(
     kept: bool,
     clock: Clock,
 ) -> Obtained:
-    path = wanted.store.where_of(wanted.name) if kept else None
+    path = str(wanted.store.path_of(wanted.name)) if kept else None
     return Obtained(data, digest, role, by, clock.done(), path)

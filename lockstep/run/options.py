@@ -88,12 +88,8 @@ def options(function: Any, **given: Any) -> Options:
 
 
 def _refuse_store(store: Any) -> None:
-    from lockstep.fleet.store import local_path
-
     if store is not None and not isinstance(store, (str, os.PathLike)):
-        raise UsageError(f"store={store!r}", want="a directory, a URL, or one artifact's file")
-    if store is not None:
-        local_path(store)
+        raise UsageError(f"store={store!r}", want="a directory, or one artifact's file")
 
 
 def _no_axis(what: str, axes: tuple[str, ...] | None) -> UsageError:
