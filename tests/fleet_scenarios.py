@@ -256,3 +256,53 @@ def _all_reduce() -> None:
     import torch.distributed as dist
 
     dist.all_reduce(torch.ones(4))
+
+
+def tree(me: Rank) -> None:
+    """Rank 0 holds an artifact and the others take it; rank 1 may spoil it for those below it."""
+    from lockstep.fleet import wire
+    from lockstep.fleet.client import Client
+    from lockstep.fleet.peers import Artifact, Peers
+
+    wire.CHUNK = 1 << 16
+    data = bytes(range(256)) * 1024
+    client, what = Client(me.store, me.prefix), Artifact(wire.digest_of(data), len(data))
+    peers = Peers(client, "t", what, me.rank, me.rank, timing=me.fleet.state.timing)
+    how = me.options.get("how", "")
+    if me.rank == 1 and how:
+        _spoil(how)
+    if me.rank == 0:
+        peers.offer(data)
+    else:
+        came = peers.fetch()
+        assert came.data == data
+        me.result(came.event())
+        peers.offer(came.data)
+    client.put(f"done/{me.rank}", True)
+    for rank in range(me.world):
+        while rank != 1 and not client.has(f"done/{rank}"):
+            time.sleep(0.01)
+    peers.close()
+
+
+def _spoil(how: str) -> None:
+    """Let this rank serve badly: be killed in the middle, flip a byte, send other bytes."""
+    from lockstep.fleet import wire
+
+    send = wire.Server._send
+
+    def spoilt(self: Any, peer: Any, first: int) -> None:
+        good = self._data
+        if how == "kill":
+            self._data = good[: 2 * wire.CHUNK]
+            send(self, peer, first)
+            os.kill(os.getpid(), signal.SIGKILL)
+        if how == "flip":  # on its way: what is sent before a chunk is the right one's digest
+            for index in range(4):
+                self._chunk(index)
+        bad = bytearray(good)
+        bad[3 * wire.CHUNK] ^= 1
+        self._data = memoryview(bytes(bad))
+        send(self, peer, first)
+
+    wire.Server._send = spoilt  # type: ignore[method-assign]

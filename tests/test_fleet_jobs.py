@@ -76,6 +76,32 @@ def test_a_hit_on_one_node_alone_is_shipped_to_the_other(jobs, tmp_path):
     assert (tmp_path / "store0/step.lockstep").read_bytes() == b"from the last run"
 
 
+def test_each_node_takes_the_bytes_from_its_parent_and_keeps_them(jobs, tmp_path):
+    ended = jobs.run("own_stores", tmp_path, world=6, nodes=6, times=500_000)
+    assert ended.codes == [0] * 6
+    came = {row["rank"]: row for row in ended.of("shipped")}
+    assert {rank: row["from_ranks"] for rank, row in came.items()} == {
+        1: [0], 2: [0], 3: [0], 4: [0], 5: [1],
+    }  # fmt: skip
+    assert all(row["connections"] == 1 and row["mb_per_s"] > 0 for row in came.values())
+    for node in range(6):
+        assert (tmp_path / f"store{node}/step.lockstep").stat().st_size == 6_000_000
+
+
+@pytest.mark.parametrize("how", ["kill", "flip", "lie"])
+def test_a_parent_that_spoils_it_is_left_for_another_holder(jobs, tmp_path, how):
+    """Killed in the middle, a byte flipped on its way, other bytes: the child has the right."""
+    ended = jobs.run("tree", tmp_path, world=6, nodes=6, how=how)
+    others = [0, 2, 3, 4, 5]
+    assert [ended.codes[rank] for rank in others] == [0] * 5, ended.errors
+    assert ended.codes[1] == (KILLED if how == "kill" else 0)
+    below = ended.results[5]
+    assert below["bytes"] == 1 << 18 and below["connections"] > 1
+    kept_its_part = {"kill": True, "flip": True, "lie": False}[how]
+    assert (below["from_ranks"][0] == 1) is kept_its_part and below["from_ranks"] != [1]
+    assert [ended.results[rank]["from_ranks"] for rank in (2, 3, 4)] == [[0]] * 3
+
+
 def test_a_store_that_keeps_nothing_leaves_the_job_running(jobs, tmp_path):
     ended = jobs.run("plain", tmp_path, world=3, store=UNWRITABLE)
     assert ended.codes == [0] * 3

@@ -58,8 +58,9 @@ def test_different_steps_are_named_with_their_ranks():
 
 def test_a_hit_takes_the_digest_that_most_hold():
     have = [None, "b" * 64, "a" * 64, "b" * 64]
-    verdict = judge_vote([vote(have=digest, size=7) for digest in have])
-    assert verdict == {"done": {"digest": "b" * 64, "by": 1, "size": 7, "built": False}}
+    votes = [vote(have=digest, size=7, node=rank // 2) for rank, digest in enumerate(have)]
+    done = {"digest": "b" * 64, "by": 1, "node": 0, "lack": 2, "size": 7, "built": False}
+    assert judge_vote(votes) == {"done": done}
 
 
 def test_a_miss_lets_one_rank_of_each_node_build_first():

@@ -33,7 +33,6 @@ NAMES = [
     "mesh",
     "on_rank",
     "phase",
-    "record",
     "reduce_grads",
     "reduce_scatter",
     "reinterpret",

@@ -56,12 +56,12 @@ class Built:
     """One artifact.
 
     Args:
-        path: its file in the store.
+        path: its file in the store, or its URL.
         manifest: what stands in it.
     """
 
     step: str
-    path: Path
+    path: str
     data: bytes = field(repr=False)
     manifest: dict[str, Any] = field(repr=False)
 
@@ -138,19 +138,13 @@ def _take(ahead: Ahead, job: Job, folder: Path, event: dict[str, Any]) -> None:
 
 def _kept(job: Job, folder: Path, event: dict[str, Any]) -> Built:
     from lockstep.build.artifact import Artifact
-    from lockstep.fleet.stores import ArtifactStore
+    from lockstep.fleet.store import ArtifactStore, named_store
 
     data = (folder / event["file"]).read_bytes()
-    store = ArtifactStore(_store(job, event["store"]))
+    store = ArtifactStore(named_store(job.store or event["store"]))
     store.write(event["file"], data, required=True)
     manifest = Artifact.from_bytes(data, event["file"]).manifest
-    return Built(event["step"], store.path_of(event["file"]), data, manifest)
-
-
-def _store(job: Job, own: str | None) -> Path:
-    """Where the job looks: as it is told here, by its script, its environment, or by default."""
-    url = job.store or own or os.environ.get("LOCKSTEP_STORE")
-    return Path(url) if url else Path.home() / ".cache" / "lockstep"
+    return Built(event["step"], store.where_of(event["file"]), data, manifest)
 
 
 def _events(job: Job, folder: Path) -> Iterator[dict[str, Any]]:

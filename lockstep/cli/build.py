@@ -111,6 +111,6 @@ def _write_bundle(path: Path, built: list[Built]) -> None:
     from lockstep.build.bundle import pack_bundle
     from lockstep.fleet.stores import write_whole
 
-    data = pack_bundle({one.path.name: one.data for one in built})
+    data = pack_bundle({one.path.rpartition("/")[2]: one.data for one in built})
     write_whole(path, data)
     print(f"{len(built)} artifact(s), {len(data) / 1e6:.1f} MB -> {path}")

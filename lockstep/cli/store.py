@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
-from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from lockstep.errors import LockstepError, UsageError
+
+if TYPE_CHECKING:
+    from lockstep.fleet.store import ArtifactStore
 
 ACTION = tyro.conf.arg(metavar="ACTION")
 
@@ -25,25 +26,23 @@ def store(
     Args:
         action: ls: what is kept, the longest unused first. verify: every byte of all of it. gc:
             drop the longest unused until the store is within the limit; what a job runs stays.
-        store: the store's directory; by default LOCKSTEP_STORE, else ~/.cache/lockstep.
+        store: the store's directory or URL; by default LOCKSTEP_STORE, else ~/.cache/lockstep.
         limit: of gc, as 20GB; by default LOCKSTEP_STORE_LIMIT.
     """
-    named = store or os.environ.get("LOCKSTEP_STORE") or "~/.cache/lockstep"
-    folder = Path(named).expanduser()
-    if not folder.is_dir():
-        raise UsageError(f"{folder} is no directory", want="a store's directory")
-    from lockstep.build.ownership import refuse_if_open
+    from lockstep.fleet.store import ArtifactStore, local_path, named_store
 
-    refuse_if_open(folder)
-    return {"ls": _ls, "gc": _gc, "verify": _verify}[action](folder, limit)
+    place = named_store(store)
+    folder = local_path(place)
+    if folder is not None and not folder.is_dir():
+        raise UsageError(f"{folder} is no directory", want="a store's directory, or its URL")
+    return {"ls": _ls, "gc": _gc, "verify": _verify}[action](ArtifactStore(place), limit)
 
 
-def _ls(folder: Path, _limit: str) -> int:
+def _ls(store: ArtifactStore, _limit: str) -> int:
     from lockstep.build.describe import printable
     from lockstep.build.inspect import size_text
-    from lockstep.fleet.kept import kept_in
 
-    kept, bad = kept_in(folder), 0
+    kept, bad = store.kept(), 0
     for one in kept:
         try:
             manifest = one.manifest()
@@ -52,35 +51,33 @@ def _ls(folder: Path, _limit: str) -> int:
             step, bad = str(error.what), bad + 1
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.used))
         running = "  in use" if one.running else ""
-        print(printable(f"{used}  {size_text(one.size):>10}  {one.path.name}  {step}{running}"))
-    print(f"{len(kept)} artifacts, {size_text(sum(one.size for one in kept))}: {folder}")
+        print(printable(f"{used}  {size_text(one.size):>10}  {one.name}  {step}{running}"))
+    print(f"{len(kept)} artifacts, {size_text(sum(one.size for one in kept))}: {store}")
     return 1 if bad else 0
 
 
-def _verify(folder: Path, _limit: str) -> int:
-    from lockstep.fleet.kept import is_sound, kept_in
-
-    kept, bad = kept_in(folder), 0
+def _verify(store: ArtifactStore, _limit: str) -> int:
+    kept, bad = store.kept(), 0
     for one in kept:
-        wrong = is_sound(one)
+        wrong = one.wrong()
         if wrong is not None:
             bad += 1
             print(wrong, file=sys.stderr)
-    print(f"{len(kept) - bad} of {len(kept)} artifacts are sound: {folder}")
+    print(f"{len(kept) - bad} of {len(kept)} artifacts are sound: {store}")
     return 1 if bad else 0
 
 
-def _gc(folder: Path, limit: str) -> int:
+def _gc(store: ArtifactStore, limit: str) -> int:
     from lockstep.build.inspect import size_text
-    from lockstep.fleet.kept import LIMIT, drop, limit_of_store, size_of
+    from lockstep.fleet.kept import LIMIT, limit_of_store, size_of
 
     most = size_of(limit) if limit else limit_of_store()
     if most is None:
         raise UsageError("no limit is given", want=f"--limit 20GB, or {LIMIT}")
-    dropped = drop(folder, most)
+    dropped = store.drop(most)
     for one in dropped.gone:
-        print(f"dropped {one.path.name}, {size_text(one.size)}")
+        print(f"dropped {one.name}, {size_text(one.size)}")
     for one in dropped.stay:
-        print(f"kept    {one.path.name}, {size_text(one.size)}: in use")
-    print(f"{size_text(dropped.left)} left: {folder}")
+        print(f"kept    {one.name}, {size_text(one.size)}: in use")
+    print(f"{size_text(dropped.left)} left: {store}")
     return 0 if dropped.left <= most else 1

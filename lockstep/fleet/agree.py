@@ -45,7 +45,6 @@ class Agreement:
         value: dict[str, Any],
         judge: Callable[[Sequence[dict[str, Any]]], dict[str, Any]],
         about: str,
-        meanwhile: Callable[[], None] = lambda: None,
     ) -> dict[str, Any]:
         """Post a value and return the verdict.
 
@@ -54,7 +53,6 @@ class Agreement:
             value: what this rank posts.
             judge: makes the verdict of all values, by rank; a key "fault" in it is raised.
             about: what is agreed on, for the user: "waits 3 s for rank 1 to <about>".
-            meanwhile: called once a beat while waiting.
 
         Raises:
             FleetError: the ranks do not agree, or one of them failed, ended or never came.
@@ -71,7 +69,6 @@ class Agreement:
             return waits(seconds, f"{who} to {about}")
 
         def on_slice() -> bool:
-            meanwhile()
             if client.add(f"{topic}/n") == world:
                 self._judge(topic, judge)
             if world <= LOOK:

@@ -16,7 +16,7 @@ from lockstep.fleet.obtain import Build, Obtained, Obtaining, Settle, Verify, Wa
 from lockstep.fleet.replicas import Compared
 from lockstep.fleet.second import Second
 from lockstep.fleet.state import State
-from lockstep.fleet.stores import ArtifactStore
+from lockstep.fleet.store import ArtifactStore
 from lockstep.fleet.timing import Timing
 from lockstep.fleet.waiting import Waits
 from lockstep.fleet.watcher import BYE, Watcher, ended, silence, silent, store_fault
@@ -139,7 +139,7 @@ class Fleet:
         )  # fmt: skip
         with self.guard(f"obtaining {step}"):
             if self._main is None:
-                return obtain_alone(wanted)
+                return obtain_alone(wanted, self.state)
             self.state.contracts[step, variant] = contract
             return Obtaining(self._main, self._waits, self.state, self.node, wanted).run()
 

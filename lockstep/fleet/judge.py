@@ -40,8 +40,8 @@ def judge_vote(posted: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the verdict on one vote: a fault, a hit, who may build, or what to ask for instead.
 
     Args:
-        posted: by rank: step, contract, have (digest or None), size, local_rank, and the rank's
-            place where it can ask with formulas in place of its own numbers.
+        posted: by rank: step, contract, have (digest or None), size, node, local_rank, and the
+            rank's place where it can ask with formulas in place of its own numbers.
     """
     fault = _different_steps(posted)
     found = _formulas(posted) if fault is None else []
@@ -58,7 +58,9 @@ def judge_vote(posted: Sequence[dict[str, Any]]) -> dict[str, Any]:
     if held:
         digest = max(held, key=lambda digest: (len(held[digest]), digest))
         by = held[digest][0]
-        return {"done": {"digest": digest, "by": by, "size": posted[by]["size"], "built": False}}
+        lack = len(posted) - len(held[digest])
+        done = {"digest": digest, "by": by, "node": posted[by].get("node", 0), "lack": lack}
+        return {"done": {**done, "size": posted[by]["size"], "built": False}}
     order = sorted(range(len(posted)), key=lambda rank: (posted[rank]["local_rank"] > 0, rank))
     return {"candidates": order[:CANDIDATES]}
 

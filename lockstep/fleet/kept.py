@@ -18,8 +18,8 @@ from typing import Any, BinaryIO
 
 from lockstep.build import format
 from lockstep.errors import ArtifactError, UsageError
+from lockstep.fleet.store import SUFFIX, Dropped
 
-SUFFIX = ".lockstep"
 LIMIT = "LOCKSTEP_STORE_LIMIT"
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 MOST_HELD, MOST_TRIES = 128, 20
@@ -42,6 +42,11 @@ class Kept:
     used: float
     running: bool
 
+    @property
+    def name(self) -> str:
+        """Its name in the store."""
+        return self.path.name
+
     def manifest(self) -> dict[str, Any]:
         """Return its manifest; its blobs are not read.
 
@@ -53,14 +58,15 @@ class Kept:
             reader.want(format.STEP)
             return reader.manifest
 
+    def wrong(self) -> str | None:
+        """Verify every byte of it; return what is wrong in words, None where nothing is."""
+        from lockstep.build.inspect import inspect
 
-@dataclass(frozen=True)
-class Dropped:
-    """What was dropped, what had to stay because a process runs it, and what is left in bytes."""
-
-    gone: tuple[Kept, ...]
-    stay: tuple[Kept, ...]
-    left: int
+        try:
+            inspect(self.path)
+        except ArtifactError as error:
+            return str(error)
+        return None
 
 
 def hold(file: BinaryIO) -> None:
@@ -152,17 +158,6 @@ def limit_of_store() -> int | None:
     """
     text = os.environ.get(LIMIT)
     return size_of(text) if text else None
-
-
-def is_sound(one: Kept) -> str | None:
-    """Verify every byte of an artifact; return what is wrong in words, None where nothing is."""
-    from lockstep.build.inspect import inspect
-
-    try:
-        inspect(one.path)
-    except ArtifactError as error:
-        return str(error)
-    return None
 
 
 def _dropped(one: Kept) -> bool:

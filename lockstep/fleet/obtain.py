@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lockstep.errors import FleetError, ToolchainError
+from lockstep.errors import ArtifactError, FleetError, ToolchainError
 from lockstep.fleet.agree import Agreement
 from lockstep.fleet.client import Client, StoreGone
 from lockstep.fleet.judge import judge_digests, judge_vote
@@ -17,7 +18,8 @@ from lockstep.fleet.say import waits
 from lockstep.fleet.second import Second, far_end
 from lockstep.fleet.ship import Shipping, digest_of
 from lockstep.fleet.state import State
-from lockstep.fleet.stores import ArtifactStore
+from lockstep.fleet.store import ArtifactStore
+from lockstep.fleet.turns import pause_of
 from lockstep.fleet.waiting import Waits
 from lockstep.fleet.watcher import store_fault
 
@@ -37,7 +39,7 @@ class Obtained:
         role: "built" or "loaded".
         by: the rank that built them in this job; None where the store had them.
         seconds: seconds spent, by phase: read, agree, build or wait, ship, confirm, total.
-        path: the file in the store; None where it could not be kept.
+        path: the file in the store, or its URL; None where it could not be kept.
     """
 
     data: bytes = field(repr=False)
@@ -107,23 +109,46 @@ class Clock:
         return {**self._seconds, "total": time.monotonic() - self._begin}
 
 
-def read_verified(wanted: Wanted) -> bytes | None:
-    """Return the store's bytes after the caller's `verify`, None where none there serve."""
-    data = wanted.store.read(wanted.name)
-    if data is None or wanted.verify(data) is False:
-        return None
-    return data
+def read_verified(wanted: Wanted, fetch: bool = True) -> bytes | None:
+    """Return the store's bytes after the caller's `verify`, None where none there serve.
+
+    Args:
+        fetch: whether to go beyond this machine for them, which a node's first rank does for all.
+    """
+    for again in (False, True):
+        data = wanted.store.read(wanted.name, fetch=fetch)
+        try:
+            return None if data is None or wanted.verify(data) is False else data
+        except ArtifactError as error:
+            if again or not wanted.store.forget(wanted.name, error.what):
+                raise
+    return None
 
 
-def obtain_alone(wanted: Wanted) -> Obtained:
-    """Load or build in a world of one: no store, no waiting."""
+def built(wanted: Wanted, stage: Stage, job: str, state: State) -> bytes:
+    """Build, unless another job that uses the store has built the same meanwhile."""
+    store, name = wanted.store, wanted.name
+    store.prepare(name)
+    try:
+        if store.turn(name, job, state.timing, pause_of(state, stage)):
+            data = read_verified(wanted)
+            if data is not None:
+                state.say(f"takes {wanted.step} as another job has built it meanwhile")
+                return data
+        return wanted.build(stage)
+    except BaseException:
+        store.leave(name)
+        raise
+
+
+def obtain_alone(wanted: Wanted, state: State) -> Obtained:
+    """Load or build in a world of one: no rendezvous store, and no other rank."""
     clock = Clock()
     data = read_verified(wanted)
     clock.lap("read")
     role, by, kept = "loaded", None, True
     if data is None:
-        wanted.store.prepare(wanted.name)
-        data, role, by = wanted.build(lambda stage: None), "built", 0
+        data, role, by = built(wanted, lambda stage: None, "", state), "built", 0
         clock.lap("build")
         kept = wanted.store.write(wanted.name, data, required=wanted.required)
         clock.lap("write")
@@ -145,7 +170,7 @@ class Obtaining:
         self, client: Client, waits: Waits, state: State, node: int, wanted: Wanted
     ) -> None:
         self._client, self._waits, self._state, self._node = client, waits, state, node
-        self._wanted = wanted
+        self._wanted, self._leads = wanted, state.local_rank == 0
         self._agreement = Agreement(client, waits, state, wanted.line_of)
         self._clock, self._kept, self._viewed = Clock(), True, False
         self._topic = self._next()
@@ -180,15 +205,20 @@ class Obtaining:
         if done is None:
             done, have, role = self._build_or_wait(verdict["candidates"])
             digest = None if have is None else digest_of(have)
-        shipping = Shipping(self._client, self._waits, self._state, self._topic, done, self._node)
+        shipping = Shipping(
+            self._client, self._waits, self._state, self._topic, done, self._node, self._leads
+        )
         kept = self._kept
         if digest != done["digest"]:
             have, kept = shipping.fetch(wanted.name, wanted.store)
-            role = "loaded"
-        elif self._state.local_rank == 0:
-            self._client.put(f"{self._topic}/node/{self._node}", True)
+            digest, role = done["digest"], "loaded"  # verified on its way
+        elif have is not None:
+            shipping.hold(have)
         clock.lap("ship")
-        self._confirm(have, done, shipping)
+        try:
+            self._confirm(digest, done)
+        finally:
+            shipping.end()
         clock.lap("confirm")
         by = done["by"] if done["built"] else None
         return _obtained(wanted, have or b"", done["digest"], role, by, kept, clock)
@@ -196,7 +226,7 @@ class Obtaining:
     def _ask(self) -> tuple[bytes | None, str | None, dict[str, Any]]:
         """Vote: returns what the store has of it, its digest, and the verdict of all ranks."""
         self._notice()
-        have = read_verified(self._wanted)
+        have = read_verified(self._wanted, fetch=self._leads)
         digest = None if have is None else digest_of(have)
         self._clock.lap("read")
         return have, digest, self._vote(have, digest)
@@ -226,6 +256,7 @@ class Obtaining:
             "contract": wanted.contract,
             "have": digest,
             "size": len(have or b""),
+            "node": self._node,
             "local_rank": self._state.local_rank,
             "replicas": wanted.replicas.summary() if wanted.replicas is not None else {},
             "place": wanted.place,
@@ -249,16 +280,13 @@ class Obtaining:
         )
         wanted.replicas.heard(found["odd"])
 
-    def _confirm(self, have: bytes | None, done: dict[str, Any], shipping: Shipping) -> None:
-        serves = done["by"] == self._state.rank and have is not None
+    def _confirm(self, digest: str | None, done: dict[str, Any]) -> None:
         self._agreement.agree(
             f"{self._topic}/confirm",
-            {"digest": None if have is None else digest_of(have)},
+            {"digest": digest},
             judge_digests,
             f"confirm the bytes of {self._wanted.step}",
-            meanwhile=(lambda: shipping.serve(have or b"")) if serves else lambda: None,
         )
-        shipping.clean()
         event = {"topic": self._wanted.topic, "digest": done["digest"]}
         self._state.journal.event("confirmed", **event)
 
@@ -348,9 +376,9 @@ class Obtaining:
         if self._wanted.second is not None:
             self._wanted.second.comes_from(self._other_view)
         try:
-            self._wanted.store.prepare(self._wanted.name)
+            job = self._client.create("job", secrets.token_hex(8))
             with self._state.needing(""):
-                return self._wanted.build(stage)
+                return built(self._wanted, stage, job, self._state)
         except Exception as error:
             if now in USER_STAGES or not is_machines(error) or not lease.release(held):
                 raise
@@ -365,8 +393,8 @@ class Obtaining:
         wanted, rank = self._wanted, self._state.rank
         kept = self._kept = wanted.store.write(wanted.name, data, required=wanted.required)
         self._clock.lap("write")
-        done = {"digest": digest_of(data), "size": len(data), "by": rank, "built": True}
-        first = self._client.create(f"{self._topic}/done", {**done, "kept": kept})
+        done = {"digest": digest_of(data), "size": len(data), "by": rank, "node": self._node}
+        first = self._client.create(f"{self._topic}/done", {**done, "built": True})
         self._state.journal.event("built", topic=wanted.topic, digest=done["digest"], kept=kept)
         return first
 
@@ -387,5 +415,5 @@ def _obtained(
     kept: bool,
     clock: Clock,
 ) -> Obtained:
-    path = str(wanted.store.path_of(wanted.name)) if kept else None
+    path = wanted.store.where_of(wanted.name) if kept else None
     return Obtained(data, digest, role, by, clock.done(), path)

@@ -1,38 +1,36 @@
-"""Bytes to the nodes that do not have them: in chunks through the store, only when asked for."""
+"""An artifact's way to the nodes and ranks that lack it: by the store, else from peer to peer."""
 
 from __future__ import annotations
 
-import hashlib
+import time
 from typing import Any
 
 from lockstep.fleet.client import Client
 from lockstep.fleet.faults import Fault
+from lockstep.fleet.peers import Artifact, NoHolder, Peers
 from lockstep.fleet.say import waits
 from lockstep.fleet.state import State
-from lockstep.fleet.stores import ArtifactStore
+from lockstep.fleet.store import ArtifactStore
 from lockstep.fleet.waiting import Waits
-
-CHUNK = 4 << 20  # bytes; the store drops a connection that brings 8 MiB
-
-
-def digest_of(data: bytes) -> str:
-    """Return the sha256 of bytes, as hexadecimal digits."""
-    return hashlib.sha256(data).hexdigest()
+from lockstep.fleet.wire import digest_of as digest_of
 
 
 class Shipping:
-    """One artifact's way from the rank that holds it to the nodes that lack it.
+    """One artifact's way to this rank, or from it to others.
 
-    A node's leader (local rank 0) looks into the store first, then asks; it keeps what it got, so
-    that the node's other ranks and its next start find it. Only where it cannot, each rank asks.
+    A node's leader takes it from the store where that has the very bytes, else from
+    a tree of peers, and keeps them on its node. Its node's other ranks then read what it kept, or
+    take it from the leader where nothing could be kept.
 
     Args:
         client: the main thread's connection.
         waits: how to wait.
         state: this rank.
         topic: keys' common start.
-        done: digest, size and holder (`by`) of what counts.
+        done: digest, size, holder (`by`) and the holder's node of what counts; of a hit also how
+            many ranks lack it.
         node: this rank's node.
+        leads: whether this rank fetches for its node.
     """
 
     def __init__(
@@ -43,75 +41,81 @@ class Shipping:
         topic: str,
         done: dict[str, Any],
         node: int,
+        leads: bool,
     ) -> None:
-        self._client, self._waits, self._state = client, waits, state
-        self._topic, self._node = topic, node
-        self._digest, self._size, self._by = done["digest"], done["size"], done["by"]
-        self._sent = False
+        self._waits, self._state, self._node = waits, state, node
+        self._leads, self._done, self._said = leads, done, 0.0
+        artifact = Artifact(done["digest"], done["size"], done["node"])
+        self._peers = Peers(
+            client, topic, artifact, state.rank, node,
+            leads=leads, timing=state.timing, heed=self._heed,
+        )  # fmt: skip
+
+    def hold(self, data: bytes) -> None:
+        """Let others have what this rank holds, where it leads its node or is the one that built.
+
+        Where no rank lacks it, nothing is opened.
+        """
+        if self._leads or self._done["by"] == self._state.rank:
+            self._offer(data)
 
     def fetch(self, name: str, store: ArtifactStore) -> tuple[bytes, bool]:
-        """Return the bytes with the right digest, and whether the store now has them too.
+        """Return the bytes with the right digest, and whether this node's next start has them too.
 
         Raises:
-            FleetError: a rank failed meanwhile, or what came is damaged.
+            FleetError: a rank failed meanwhile, or no holder gives them.
         """
-        key = f"{self._topic}/node/{self._node}"
-        if self._state.local_rank > 0:
+        if not self._leads:
+            key = self._peers.key_of(self._node)
             self._waits.wait_for(key, self._leader, self._state.timing.start)
-        data = store.read(name)
-        if data is not None and digest_of(data) == self._digest:
-            self._announce(key)
-            return data, True
-        data = self._receive()
-        leads = self._state.local_rank == 0 and not store.pinned
-        kept = leads and store.write(name, data)
-        self._announce(key)
+        data = store.read(name, digest=self._done["digest"], fetch=self._leads)
+        kept = data is not None
+        if data is None:
+            data = self._from_peers()
+            kept = self._leads and not store.pinned and store.keep(name, data)
+        if self._leads:
+            self._offer(data)
         return data, kept
 
-    def serve(self, data: bytes) -> None:
-        """Send the bytes once somebody has asked; the holder calls this while it waits."""
-        if not self._sent and self._client.has(f"{self._topic}/want"):
-            self._sent = True
-            for index in range(self._chunks()):
-                chunk = data[index * CHUNK : (index + 1) * CHUNK]
-                self._client.put_bytes(f"{self._topic}/blob/{index}", chunk)
-            self._client.put(f"{self._topic}/sent", self._chunks())
+    def end(self) -> None:
+        """Serve no more: every rank has confirmed what it holds, or the job has failed."""
+        self._peers.close()
 
-    def clean(self) -> None:
-        """Delete the chunks from the store once every rank has confirmed what it holds."""
-        if self._sent:
-            self._client.remove(f"{self._topic}/blob/{index}" for index in range(self._chunks()))
+    def _offer(self, data: bytes) -> None:
+        if not self._done.get("lack", 1):
+            return
+        try:
+            self._peers.offer(data)
+        except OSError as error:
+            self._state.say(f"warning: this rank serves no artifact to others: {error}")
+            self._peers.announce()
 
-    def _receive(self) -> bytes:
-        self._client.create(f"{self._topic}/want", True)
-        count = self._waits.wait_for(f"{self._topic}/sent", self._sender, self._state.timing.start)
-        keys = [f"{self._topic}/blob/{index}" for index in range(count)]
-        data = b"".join(self._client.get_bytes(key) for key in keys)
-        if digest_of(data) != self._digest:
-            raise self._damaged(data)
-        self._state.journal.event("shipped", bytes=len(data), digest=self._digest)
-        return data
+    def _from_peers(self) -> bytes:
+        try:
+            came = self._peers.fetch()
+        except NoHolder as error:
+            raise self._waits.post(self._nobody(error)).error() from None
+        self._state.journal.event("shipped", digest=self._done["digest"], **came.event())
+        return came.data
 
-    def _announce(self, key: str) -> None:
-        if self._state.local_rank == 0:
-            self._client.put(key, True)
-
-    def _damaged(self, data: bytes) -> Exception:
-        fault = Fault(
-            kind="error",
-            rank=self._by,
-            what=f"the artifact that came from rank {self._by} is damaged",
-            got=f"{len(data)} bytes, sha256 {digest_of(data)}",
-            want=f"{self._size} bytes, sha256 {self._digest}",
-        )
-        return self._waits.post(fault).error()
-
-    def _chunks(self) -> int:
-        return max(1, -(-self._size // CHUNK))
+    def _heed(self, seconds: float, what: str) -> None:
+        """Go on waiting, unless there is a fault; say for what every few seconds."""
+        self._state.raise_fault()
+        if self._state.speaks and time.monotonic() - self._said >= self._state.timing.say:
+            if self._said:
+                self._state.say(f"rank {self._state.rank} {waits(seconds, what)}")
+            self._said = time.monotonic()
 
     def _leader(self, seconds: float) -> str:
-        return waits(seconds, f"its node's first rank to fetch {self._digest[:12]}")
+        return waits(seconds, f"its node's first rank to fetch {self._done['digest'][:12]}")
 
-    def _sender(self, seconds: float) -> str:
-        size = f"{self._size / 1e6:.1f} MB"
-        return waits(seconds, f"rank {self._by} to send {size} ({self._digest[:12]})")
+    def _nobody(self, error: NoHolder) -> Fault:
+        return Fault(
+            kind="error",
+            rank=self._state.rank,
+            what=f"rank {self._state.rank} gets the artifact from no rank that has it",
+            got=str(error),
+            want=f"{self._done['size']} bytes, sha256 {self._done['digest']}",
+            why="a store that is one node's alone is shipped from process to process",
+            fix="open the nodes' ports to each other, as the collectives need it, or share a store",
+        )

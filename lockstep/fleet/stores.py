@@ -1,124 +1,68 @@
-"""Where artifacts are kept: a directory that only its owner can write, or one pinned file."""
+"""The stores on this machine: a directory that only its owner can write, and one pinned file."""
 
 from __future__ import annotations
 
 import errno
 import os
-import re
+import secrets
 import socket
 import time
 from pathlib import Path
+from typing import Any, NoReturn
 
 from lockstep.build.bundle import Bundle, is_bundle
 from lockstep.build.ownership import refuse_if_open
 from lockstep.errors import StoreError
 from lockstep.fleet.kept import LIMIT as LIMIT_NAME
-from lockstep.fleet.kept import SUFFIX, drop, hold, limit_of_store
+from lockstep.fleet.kept import Kept, drop, hold, kept_in, limit_of_store
 from lockstep.fleet.say import say
+from lockstep.fleet.store import ArtifactStore as ArtifactStore
+from lockstep.fleet.store import Dropped, Pause, Place, local_path
+from lockstep.fleet.timing import Timing
+from lockstep.fleet.turns import Turn
+from lockstep.fleet.wire import digest_of
 
-LIMIT = 8 << 30  # bytes
 DAY = 86400.0
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,200}")
 
 # What no later start can do better: a store that was set wrongly, not one that is full.
 _NEVER = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 
-class ArtifactStore:
-    """Artifacts by name.
+class DirectoryStore(ArtifactStore):
+    """A directory of artifacts, made with mode 0700 at the first write.
 
     Stores hold code that will be executed, so a directory or a file that another user can write is
-    refused, and one below a folder that another user can write. Reading verifies no artifact: the
-    caller does.
-
-    Where LOCKSTEP_STORE_LIMIT is set, a write drops what has been unused the longest; what any
-    process of a job has taken from the store stays until that process ends.
-
-    Args:
-        path: a directory, made with mode 0700 at the first write; or a `.lockstep` file, which is
-            never written: a bundle, or one artifact, which is read for any name.
-        limit: the largest artifact that is read, in bytes.
-        rank: who speaks in warnings.
-
-    Example:
-        >>> import tempfile
-        >>> store = ArtifactStore(Path(tempfile.mkdtemp()) / "store")
-        >>> store.read("step.lockstep"), store.write("step.lockstep", b"bytes")
-        (None, True)
-        >>> store.read("step.lockstep")
-        b'bytes'
+    refused, and one below a folder that another user can write. Several jobs and nodes may share
+    it: each file comes to be whole, by a rename, and what any process of a job has taken stays
+    until that process ends.
     """
 
-    def __init__(self, path: Path | str, *, limit: int = LIMIT, rank: int = 0) -> None:
-        self.path = Path(path).expanduser()
-        self.pinned = self.path.is_file() or (self.path.suffix == SUFFIX and not self.path.is_dir())
-        self._limit, self._rank, self._swept = limit, rank, False
+    def __init__(self, place: Place, **options: Any) -> None:
+        super().__init__(place, **options)
+        self.path = local_path(place) or Path(place)
+        self._swept = False
+        self._turns: dict[str, Turn] = {}
 
-    def path_of(self, name: str) -> Path:
-        """Return the file that holds or would hold an artifact.
-
-        Raises:
-            StoreError: the name could leave the directory.
-        """
-        if self.pinned:
-            return self.path
-        if not _NAME.fullmatch(name) or ".." in name:
-            raise StoreError(f"{name!r} cannot name an artifact", want="letters, digits, _ . + -")
-        return self.path / name
-
-    def read(self, name: str) -> bytes | None:
-        """Return an artifact's bytes, unverified; None where there is none.
-
-        Raises:
-            StoreError: the file is too large, cannot be read, or could be another user's work; or
-                a pinned file is missing.
-            ArtifactError: a bundle is damaged, or not signed as LOCKSTEP_TRUST asks for.
-        """
+    def read(self, name: str, *, digest: str | None = None, fetch: bool = True) -> bytes | None:
+        """Return an artifact's bytes, as every store does."""
         path = self.path_of(name)
         try:
             refuse_if_open(path)
             with path.open("rb") as file:
-                info = os.fstat(file.fileno())
-                if self.pinned and is_bundle(file):
-                    return Bundle(path, file).read(name)
-                if info.st_size > self._limit:
-                    raise StoreError(
-                        "an artifact is too large to be one",
-                        where=str(path),
-                        got=f"{info.st_size} bytes",
-                        want=f"at most {self._limit}",
-                    )
-                if not self.pinned:
-                    hold(file)
-                return file.read(self._limit + 1)
-        except FileNotFoundError as error:
-            if self.pinned:
-                raise StoreError(
-                    "the pinned artifact is missing",
-                    where=str(path),
-                    fix="write it with `lockstep build -o`, or set LOCKSTEP_STORE to a directory",
-                ) from error
+                size = os.fstat(file.fileno()).st_size
+                if size > self._limit:
+                    raise too_large(str(path), size, self._limit)
+                hold(file)
+                data = file.read(self._limit + 1)
+        except FileNotFoundError:
             return None
         except OSError as error:
-            what = "an artifact cannot be read"
-            raise StoreError(what, where=str(path), got=str(error)) from error
+            raise unreadable(path, error) from error
+        return data if digest in (None, digest_of(data)) else None
 
     def write(self, name: str, data: bytes, *, required: bool = False) -> bool:
-        """Keep an artifact: a temporary file, renamed when its bytes are on the disk.
-
-        Args:
-            name: the artifact's name.
-            data: its bytes.
-            required: whether a store that takes nothing is an error.
-
-        Returns:
-            whether it was kept; if not, a warning was printed and the job can go on from memory.
-
-        Raises:
-            StoreError: the store is pinned, unsafe, or can never be written; or it takes nothing
-                now (a full disk) and `required` is set.
-        """
-        path = self._writable(name)
+        """Keep an artifact: a temporary file, renamed when its bytes are on the disk."""
+        path = self.path_of(name)
         try:
             self._make_directory()
             write_whole(path, data)
@@ -129,10 +73,12 @@ class ArtifactStore:
             text = f"warning: could not keep {name}: {reason}; this job goes on from memory"
             say(self._rank, f"{text}, the next start builds again")
             return False
-        self._keep(path)
+        finally:
+            self.leave(name)
+        self._hold(path)
         return True
 
-    def _keep(self, path: Path) -> None:
+    def _hold(self, path: Path) -> None:
         """Hold what was written, and drop what has been unused the longest where it is too much."""
         try:
             with path.open("rb") as file:
@@ -152,13 +98,8 @@ class ArtifactStore:
             say(self._rank, f"{dropped.left / 1e6:.1f} MB in use, over {LIMIT_NAME}: {self.path}")
 
     def prepare(self, name: str) -> None:
-        """Find out, before a long build, that a store can never take what is built.
-
-        Raises:
-            StoreError: the store is pinned or unsafe, or this process may not write it.
-            UsageError: LOCKSTEP_STORE_LIMIT is no size.
-        """
-        self._writable(name)
+        """Find out, before a long build, that this process may not write here."""
+        self.path_of(name)
         limit_of_store()
         try:
             self._make_directory()
@@ -168,26 +109,26 @@ class ArtifactStore:
             if error.errno in _NEVER:
                 raise self._never(name, error) from error
 
-    def _writable(self, name: str) -> Path:
-        path = self.path_of(name)
-        if self.pinned:
-            raise StoreError(
-                "a pinned artifact is never written",
-                where=str(path),
-                got=self._held(),
-                fix="set LOCKSTEP_STORE to a directory, or write the file with `lockstep build -o`",
-            )
-        return path
+    def turn(self, name: str, job: str, timing: Timing, pause: Pause) -> bool:
+        """Wait while another job builds a name in this directory."""
+        turn = self._turns[name] = Turn(self.path, name, job, timing)
+        return turn.wait(pause)
 
-    def _held(self) -> str | None:
-        """What a bundle holds, in words."""
-        if not self.path.is_file():
-            return None
-        with self.path.open("rb") as file:
-            if not is_bundle(file):
-                return None
-            steps = sorted(set(Bundle(self.path, file).steps.values()))
-        return f"a bundle with no artifact for this call; it holds some of {', '.join(steps)}"
+    def leave(self, name: str) -> None:
+        """End this job's turn."""
+        turn = self._turns.pop(name, None)
+        if turn is not None:
+            turn.end()
+
+    def kept(self) -> list[Kept]:
+        """Return its artifacts, the longest unused first."""
+        refuse_if_open(self.path)
+        return kept_in(self.path)
+
+    def drop(self, limit: int) -> Dropped:
+        """Drop the longest unused artifacts until the store is within a limit in bytes."""
+        refuse_if_open(self.path)
+        return drop(self.path, limit)
 
     def _never(self, name: str, error: OSError) -> StoreError:
         return StoreError(
@@ -205,8 +146,8 @@ class ArtifactStore:
             self._sweep()
 
     def _sweep(self) -> None:
-        """Delete temporary files of writers that were ended a day ago or more."""
-        for path in self.path.glob(".*.tmp"):
+        """Delete what writers and builders left that were ended a day ago or more."""
+        for path in [*self.path.glob(".*.tmp"), *self.path.glob(".*.turn")]:
             try:
                 if time.time() - path.stat().st_mtime > DAY:
                     path.unlink()
@@ -214,17 +155,115 @@ class ArtifactStore:
                 continue  # another process swept it
 
 
+class PinnedFile(ArtifactStore):
+    """One file that is read for any name and never written: a bundle, or one artifact."""
+
+    pinned = True
+
+    def __init__(self, place: Place, **options: Any) -> None:
+        super().__init__(place, **options)
+        self.path = local_path(place) or Path(place)
+
+    def path_of(self, name: str) -> Path:
+        """Return the file."""
+        return self.path
+
+    def read(self, name: str, *, digest: str | None = None, fetch: bool = True) -> bytes | None:
+        """Return the artifact's bytes; of a bundle, the one of that name or None.
+
+        Raises:
+            StoreError: the file is missing.
+            ArtifactError: a bundle is damaged, or not signed as LOCKSTEP_TRUST asks for.
+        """
+        try:
+            refuse_if_open(self.path)
+            with self.path.open("rb") as file:
+                if is_bundle(file):
+                    data = Bundle(self.path, file).read(name)
+                else:
+                    size = os.fstat(file.fileno()).st_size
+                    if size > self._limit:
+                        raise too_large(str(self.path), size, self._limit)
+                    data = file.read(self._limit + 1)
+        except FileNotFoundError as error:
+            raise StoreError(
+                "the pinned artifact is missing",
+                where=str(self.path),
+                fix="write it with `lockstep build -o`, or set LOCKSTEP_STORE to a directory",
+            ) from error
+        except OSError as error:
+            raise unreadable(self.path, error) from error
+        return data if data is None or digest in (None, digest_of(data)) else None
+
+    def write(self, name: str, data: bytes, *, required: bool = False) -> bool:
+        """Refuse: it is never written."""
+        self._refuse()
+
+    def prepare(self, name: str) -> None:
+        """Refuse: it is never written."""
+        self._refuse()
+
+    def kept(self) -> NoReturn:
+        """Refuse: it is one file, and no store of several."""
+        raise StoreError(
+            "a pinned file is no store of several artifacts",
+            where=str(self.path),
+            fix=["lockstep show FILE", "lockstep verify FILE"],
+        )
+
+    def drop(self, limit: int) -> NoReturn:
+        """Refuse: nothing is dropped from it."""
+        self.kept()
+
+    def _refuse(self) -> NoReturn:
+        raise StoreError(
+            "a pinned artifact is never written",
+            where=str(self.path),
+            got=self._held(),
+            fix="set LOCKSTEP_STORE to a directory, or write the file with `lockstep build -o`",
+        )
+
+    def _held(self) -> str | None:
+        """What a bundle holds, in words."""
+        if not self.path.is_file():
+            return None
+        with self.path.open("rb") as file:
+            if not is_bundle(file):
+                return None
+            steps = sorted(set(Bundle(self.path, file).steps.values()))
+        return f"a bundle with no artifact for this call; it holds some of {', '.join(steps)}"
+
+
+def too_large(where: str, size: int, limit: int) -> StoreError:
+    """Return the error of a file that is larger than any artifact may be."""
+    return StoreError(
+        "an artifact is too large to be one",
+        where=where,
+        got=f"{size} bytes",
+        want=f"at most {limit}",
+    )
+
+
+def unreadable(path: Path, error: OSError) -> StoreError:
+    """Return the error of a file that cannot be read."""
+    return StoreError("an artifact cannot be read", where=str(path), got=str(error))
+
+
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file that nobody ever sees half of: a temporary one, synced, then renamed."""
-    temporary = path.parent / f".{path.name}.{socket.gethostname()}.{os.getpid()}.tmp"
-    temporary.unlink(missing_ok=True)  # an earlier process with this id
+    mark = f"{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}"  # containers are alike
+    temporary = path.parent / f".{path.name}.{mark}.tmp"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        temporary.rename(path)
+        try:
+            temporary.rename(path)
+        except FileNotFoundError:  # NFS says so of a rename that it did, when its answer was lost
+            if path.read_bytes() != data:
+                raise
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise

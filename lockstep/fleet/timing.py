@@ -48,6 +48,10 @@ class Timing:
     """A failing rank waits so long for the others to have read its fault."""
     say: float = 10.0
     """Between two lines that say what is being waited for."""
+    peer: float = 10.0
+    """A rank that ships bytes and sends none for so long is left for another one that has them."""
+    remote: float = 60.0
+    """A store by URL that answers nothing for so long is left aside."""
     finish: float = 120.0
     """A rank that is building when another falls silent may finish, for the restart's sake."""
 

@@ -13,7 +13,6 @@ from lockstep.errors import FleetError, UsageError
 from lockstep.journal import read_journals
 from lockstep.report.compilers import Recorder
 from lockstep.report.job import Outcome, run_job
-from lockstep.report.page.run import Run, run_of
 from lockstep.run.modes import ON, TORCH, TORCH_ONE_RANK
 
 STARTS = ("cold", "warm")
@@ -42,8 +41,6 @@ class Row:
         first_call_s: seconds of the first call, run included.
         compilers: compiler processes that this rank started, in all.
         flag: `compile_on_one_rank` in this rank: "on", "off", or "building": on while it builds.
-        device: its kind, "cpu" or "cuda"; `devices`: how many this machine has; `index`: this
-            rank's, where they have one.
     """
 
     way: str
@@ -58,8 +55,6 @@ class Row:
     compilers: int
     flag: str
     device: str
-    devices: int | None
-    index: int | None
     detail: dict[str, Any] = field(default_factory=dict)
 
 
@@ -73,8 +68,6 @@ class Comparison:
     rows: list[Row]
     wall_s: dict[str, dict[str, float]]
     """Seconds of the whole job: by way and start."""
-    runs: list[Run] = field(default_factory=list)
-    """What each job's page shows, in the order of the jobs."""
 
 
 def compare(
@@ -102,7 +95,6 @@ def compare(
         UsageError: the script called no compiled step.
     """
     rows: list[Row] = []
-    pages: list[Run] = []
     wall: dict[str, dict[str, float]] = {way: {} for way in ways}
     versions = set()
     for way in ways:
@@ -121,12 +113,11 @@ def compare(
             if not found:
                 raise _nothing_compiled(script, outcome)
             rows += found
-            pages.append(run_of(events, f"{WAYS[way]}, {start}", str(runs / "latest")))
             wall[way][start] = round(outcome.seconds, 3)
             versions |= {event["torch"] for event in events}
             if refused:
                 break
-    return Comparison(str(script), world, ", ".join(sorted(versions)), rows, wall, pages)
+    return Comparison(str(script), world, ", ".join(sorted(versions)), rows, wall)
 
 
 def _environment(way: str, folder: Path) -> dict[str, str]:
@@ -185,9 +176,7 @@ def _ready_row(
         first_call_s=seconds["total"] + seconds["load"] + run_s if ours else seconds["total"],
         compilers=started.total(),
         flag=_flag(ours, event),
-        device=event["device"],
-        devices=event.get("devices"),
-        index=event["index"],
+        device=_device(event),
         detail={
             **{k: event[k] for k in ("frames", "lowerings", "hits", "misses") if k in event},
             "processes": dict(started),
@@ -210,9 +199,7 @@ def _refused_row(way: str, start: str, event: dict[str, Any], recorder: Recorder
         first_call_s=0.0,
         compilers=recorder.started(event["rank"]).total(),
         flag=_flag(False, event),
-        device=event["device"],
-        devices=event.get("devices"),
-        index=event["index"],
+        device=_device(event),
         detail={"text": event["text"]},
     )
 
@@ -221,6 +208,10 @@ def _flag(ours: bool, event: dict[str, Any]) -> str:
     if ours and event["role"] == "built":
         return "building"
     return "on" if event["flag"] else "off"
+
+
+def _device(event: dict[str, Any]) -> str:
+    return event["device"] if event["index"] is None else f"{event['device']}:{event['index']}"
 
 
 def _failed(script: Path, way: str, start: str, outcome: Outcome, limit_s: float) -> FleetError:

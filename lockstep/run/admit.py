@@ -16,7 +16,6 @@ from lockstep.build.backends import lower
 from lockstep.build.differing import rows_of as rows_of_fields
 from lockstep.build.early import agreeing
 from lockstep.build.fingerprint import Fields
-from lockstep.build.graph_table import BLOB, packed_table, table_of
 from lockstep.build.likeness import compared, digest_of, failed, packed, rows_of
 from lockstep.build.program import Program
 from lockstep.build.signature import sealer
@@ -30,8 +29,7 @@ from lockstep.capture.trees import tree_of
 from lockstep.errors import ArtifactError
 from lockstep.fleet.obtain import Obtained
 from lockstep.fleet.second import Second
-from lockstep.fleet.stores import ArtifactStore
-from lockstep.run import traced
+from lockstep.fleet.store import ArtifactStore
 from lockstep.run.dynamic import Guards
 from lockstep.run.key import Bound
 from lockstep.run.loader import load_program
@@ -109,8 +107,7 @@ class Build:
             likeness: the certificate that other ranks capture the same; None in a world of one.
             seconds: by part of the build.
         """
-        here, checked = self.here, dict(checked)
-        types = checked.pop("types", {}), checked.pop("cotangents", {})
+        here = self.here
         manifest = {
             "step": self.step.name,
             "fingerprint": self.wanted,
@@ -129,8 +126,7 @@ class Build:
             },
         }
         source_map = json.dumps(graph.source_map(), indent=0).encode()
-        extra = {"source_map.json": source_map, BLOB: packed_table(graph.table, *types)}
-        return pack(manifest, program, extra).to_bytes()
+        return pack(manifest, program, {"source_map.json": source_map}).to_bytes()
 
     @functools.cached_property
     def second(self) -> Second:
@@ -149,8 +145,7 @@ class Build:
         """The call's graph, as every rank captures it."""
         state = self.bound.state
         graph = capture_call(self.step, self.call, state, checking, self.sizes, self.early)
-        rows = rows_of(graph)
-        graph.digest, graph.table = digest_of(rows), table_of(graph.gm.graph.nodes, rows)
+        graph.digest = digest_of(rows_of(graph))
         return graph
 
     def checked(self, checking: Checking | None) -> Fields:
@@ -273,8 +268,7 @@ def load(obtained: Obtained, step: str, variant: str, here: Session) -> Variant:
     artifact = _artifact(obtained.data, where)
     check_step(artifact.manifest, where, shape.ADMITTED)
     _check_contract(artifact.manifest["contract"], where)
-    program = traced.told(load_program(artifact), f"{step} {variant}")
-    loaded = Variant(artifact, program, variant)
+    loaded = Variant(artifact, load_program(artifact), variant)
     seconds = {**obtained.seconds, "load": time.monotonic() - begin}
     manifest = artifact.manifest
     here.journal.event(
@@ -293,7 +287,6 @@ def load(obtained: Obtained, step: str, variant: str, here: Session) -> Variant:
         seconds={k: round(v, 4) for k, v in seconds.items()},
     )
     if here.rank == 0:
-        here.journal.event("program", step=step, variant=variant, **noted(manifest))
         here.say(
             _told(f"{step} {variant}", obtained, manifest["built"], seconds["load"], here.world)
         )
@@ -334,14 +327,6 @@ def short(value: Any) -> str:
     """A value in at most 100 characters."""
     text = str(value)
     return text if len(text) <= 100 else text[:97] + "..."
-
-
-def noted(manifest: Fields) -> Fields:
-    """What the journal keeps of a program, once for all ranks."""
-    fields = manifest["fingerprint"].items()
-    versions = {k.removeprefix("version "): v for k, v in fields if k.startswith("version ")}
-    kept = ("schedule", "check", "requires")
-    return {"versions": versions, **{key: manifest[key] for key in kept if key in manifest}}
 
 
 def _mesh_sizes(wanted: Fields) -> dict[str, int]:

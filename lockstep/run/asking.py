@@ -16,7 +16,7 @@ from lockstep.build.fingerprint import file_of
 from lockstep.capture.early import located
 from lockstep.capture.source import line_that_reads
 from lockstep.fleet.obtain import Asked
-from lockstep.fleet.stores import ArtifactStore
+from lockstep.fleet.store import ArtifactStore
 from lockstep.run.admit import Build, Hit
 from lockstep.run.nearest import why_missed
 from lockstep.spmd.affine import read_affine
@@ -63,7 +63,7 @@ class Asking:
 
     def _asked(self, build: Build) -> Asked:
         file = file_of(build.wanted)
-        where, check = str(self.store.path_of(file)), build.options.check
+        where, check = self.store.where_of(file), build.options.check
         hit = Hit(build.wanted, check, self.store, where, build.here, self.place)
         contract = {**build.wanted, "check": check}
         run = functools.partial(_told_and_built, build, self.store)

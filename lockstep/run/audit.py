@@ -15,7 +15,7 @@ from lockstep.build.artifact import read_manifest
 from lockstep.build.fingerprint import Fields
 from lockstep.errors import ArtifactError
 from lockstep.fleet.obtain import Obtained
-from lockstep.fleet.stores import ArtifactStore
+from lockstep.fleet.store import ArtifactStore
 from lockstep.run.admit import Build
 from lockstep.run.session import Session
 
@@ -36,7 +36,7 @@ def audit(obtained: Obtained, build: Build, store: ArtifactStore, here: Session)
         return
     uncovered = build.wanted.get("not covered", [])
     asked = os.environ.get(AUDIT, "")
-    mark = None if store.pinned or obtained.path is None else Path(obtained.path + MARK)
+    mark = None if store.pinned or obtained.path is None else _mark(store, obtained.path)
     due = bool(uncovered) and mark is not None and not _is_marked(mark, obtained.digest)
     if asked == "0" or not (asked == "1" or due):
         return
@@ -71,6 +71,11 @@ def stale(
             "hold what decides in numbers, strings, dataclasses or functions, which are read",
         ],
     )
+
+
+def _mark(store: ArtifactStore, where: str) -> Path:
+    """The mark beside an artifact, or beside the copy that this node has of it."""
+    return store.path_of(where.rpartition("/")[2] + MARK)
 
 
 def _is_marked(mark: Path, digest: str) -> bool:

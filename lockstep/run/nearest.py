@@ -11,7 +11,7 @@ from lockstep.build.artifact import read_manifest
 from lockstep.build.differing import Row, named, rows_of
 from lockstep.build.fingerprint import Fields
 from lockstep.errors import ArtifactError
-from lockstep.fleet.stores import SUFFIX, ArtifactStore
+from lockstep.fleet.store import SUFFIX, ArtifactStore
 
 MOST = 24  # artifacts that are looked at, the newest first
 KEPT = 200  # rows that a journal keeps
@@ -64,12 +64,12 @@ def why_missed(store: ArtifactStore, wanted: Fields) -> tuple[str, dict[str, Any
     """Tell in one line why a store has not what is wanted, and what the journal keeps of it."""
     near = None if store.pinned else nearest(store.path, wanted)
     if near is None:
-        return f"no program of {wanted['step']} in {store.path} yet", {}
+        return f"no program of {wanted['step']} in {store} yet", {}
     if not near.rows:
         return "", near.event()  # it was checked too little, which is told
     ago = max(time.time() - near.built, 0) / 3600
     told = f"nearest is {near.path.name}, built {ago:.1f} h ago; {len(near.rows)} differ"
-    return f"nothing fits in {store.path}: {told}: {named(near.rows)}", near.event()
+    return f"nothing fits in {store}: {told}: {named(near.rows)}", near.event()
 
 
 def _time(path: Path) -> float:

@@ -88,8 +88,12 @@ def options(function: Any, **given: Any) -> Options:
 
 
 def _refuse_store(store: Any) -> None:
+    from lockstep.fleet.store import local_path
+
     if store is not None and not isinstance(store, (str, os.PathLike)):
-        raise UsageError(f"store={store!r}", want="a directory, or one artifact's file")
+        raise UsageError(f"store={store!r}", want="a directory, a URL, or one artifact's file")
+    if store is not None:
+        local_path(store)
 
 
 def _no_axis(what: str, axes: tuple[str, ...] | None) -> UsageError:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -17,7 +16,7 @@ import torch.distributed as dist
 from lockstep import _compat
 from lockstep.fleet.fleet import Fleet
 from lockstep.fleet.hooks import install_hooks
-from lockstep.fleet.stores import ArtifactStore
+from lockstep.fleet.store import ArtifactStore, named_store
 from lockstep.journal import Journal
 from lockstep.run.modes import mode
 from lockstep.spmd.mesh import default_device_type, start_process_group
@@ -50,9 +49,8 @@ class Session:
     folder: Path
 
     def store(self, url: str | os.PathLike[str] | None) -> ArtifactStore:
-        """The store at a path; by default `$LOCKSTEP_STORE`, else `~/.cache/lockstep`."""
-        url = url or os.environ.get("LOCKSTEP_STORE") or Path.home() / ".cache" / "lockstep"
-        return ArtifactStore(Path(url), rank=self.rank)
+        """The store at a path or URL; by default `$LOCKSTEP_STORE`, else `~/.cache/lockstep`."""
+        return ArtifactStore(named_store(url), rank=self.rank, journal=self.journal)
 
     def say(self, text: str) -> None:
         """Print a line for the user, from this rank."""
@@ -89,28 +87,9 @@ def _begin() -> Session:
         journal=journal,
     )
     install_hooks(fleet)
-    atexit.register(journal.event, "left")
     atexit.register(fleet.close)
-    journal.event("start", pid=os.getpid(), node=fleet.node, **how_started(rank))
+    journal.event("start", pid=os.getpid())
     return Session(rank, world, fleet, journal, folder)
-
-
-def how_started(rank: int) -> dict[str, Any]:
-    """What it takes to start the same job again; rank 0 tells it for all."""
-    if rank != 0:
-        return {}
-    told = {k: v for k, v in sorted(os.environ.items()) if k.startswith("LOCKSTEP")}
-    launched = {"nproc": _number("LOCAL_WORLD_SIZE", 1)} if "LOCAL_WORLD_SIZE" in os.environ else {}
-    told.pop("LOCKSTEP_RUNS", None)
-    return {"argv": sys.orig_argv, "environment": told, **launched}
-
-
-_journal: Journal | None = None
-
-
-def journal_here() -> Journal | None:
-    """This process' journal; None before the first call of a step."""
-    return _journal
 
 
 def open_journal(store: dist.Store | None) -> tuple[Journal, Path]:
@@ -119,10 +98,9 @@ def open_journal(store: dist.Store | None) -> tuple[Journal, Path]:
     Args:
         store: the job's rendezvous store, through which the ranks agree on the folder.
     """
-    global _journal
     rank, device = dist.get_rank(), default_device_type()
     folder = _folder(store, _run_name(), rank)
-    _journal = Journal(
+    journal = Journal(
         _journal_path(folder, rank),
         rank,
         world=dist.get_world_size(),
@@ -133,7 +111,7 @@ def open_journal(store: dist.Store | None) -> tuple[Journal, Path]:
         flag=torch.compiler.config.compile_on_one_rank,
         mode=mode(),
     )
-    return _journal, folder
+    return journal, folder
 
 
 def _journal_path(folder: Path, rank: int) -> Path | None:

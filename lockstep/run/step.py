@@ -295,8 +295,9 @@ def compile(
         function: the step; left out where options are given.
         mesh: names the axes that the step's collectives use; None: only the world's group.
         data: the axis or axes over which the ranks' batches differ.
-        store: where artifacts are kept: a directory, or one artifact's file, which is then the
-            only one admitted. By default `$LOCKSTEP_STORE`, else `~/.cache/lockstep`.
+        store: where artifacts are kept: a directory, a URL as s3://bucket/prefix, or one
+            artifact's file, which is then the only one admitted. By default `$LOCKSTEP_STORE`,
+            else `~/.cache/lockstep`.
         backend: "inductor" (compiled), or "graph" (the graph as captured, bitwise as eager).
         on_new_shape: what a call that no variant covers does: "build" one, by a vote of all ranks,
             or "error". By default "build", but "error" for a size outside of `dynamic`.

@@ -1,1 +1,0 @@
-"""The pages of the product, opened and used in a real browser: `python -m tests.page`."""
