@@ -68,6 +68,11 @@ BARS = [
         "changed and forged artifacts: all refused in words, none of them runs",
         "-m tests.corruption",
     ),
+    Bar(
+        "no fault of a rank, a store or another job hangs a job or leaves a bad file",
+        "-m tests.chaos --ranks 4",
+        limit_s=5400,
+    ),
     Bar("an accelerator's index is in no program; on devices where there are any", "gpu/check.py"),
     Bar(
         "rank-only logging in a step: told as eager tells it, or refused at its line",

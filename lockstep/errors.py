@@ -121,6 +121,12 @@ class FleetError(LockstepError):
     code = "LS400"
 
 
+class StepMismatch(FleetError):
+    """Ranks entered different calls of a guarded step; nothing of the call has run."""
+
+    code = "LS410"
+
+
 class CheckError(LockstepError):
     """The check of a step that was to be built found a fault in its gradients."""
 

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from lockstep.fleet import ArtifactStore
+from lockstep.fleet.scope import Scope
 from tests.fleet_jobs import Rank
 
 CONTRACT = {"inputs": {"tokens": "i64[8, 16]"}, "mesh": "dp=2", "source": "a3f9"}
@@ -90,6 +91,79 @@ def builder_wakes(me: Rank) -> None:
         return b"the artifact"
 
     _leave(me, _obtain(me, build))
+
+
+def builder_hangs(me: Rank) -> None:
+    """Rank 0's compiler hangs while its heart beats; the waiters' limit ends it."""
+
+    def build(stage: Any) -> bytes:
+        stage("lower")
+        me.strike()
+        time.sleep(60)
+        return b""
+
+    _obtain(me, build)
+
+
+def takeover_is_slow(me: Rank) -> None:
+    """Rank 0 is stopped, and whoever takes over builds on after rank 0 is told to be dead."""
+
+    def build(stage: Any) -> bytes:
+        stage("capture")
+        if me.rank == 0:
+            me.strike()
+            os.kill(os.getpid(), signal.SIGSTOP)
+        me.fleet.state.faulted.wait(20)
+        time.sleep(me.options["more"])
+        stage("lower")
+        return b"the artifact"
+
+    _leave(me, _obtain(me, build))
+
+
+def store_stops(me: Rank) -> None:
+    """The store's host is stopped; then the job is done, or rank 1 fails, with nobody waiting."""
+    _obtain(me)
+    (me.folder / f"has{me.rank}").touch()
+    while not all((me.folder / f"has{rank}").exists() for rank in range(me.world)):
+        time.sleep(0.02)
+    time.sleep(0.5)
+    if me.rank == 0:
+        me.strike()
+        os.kill(me.server, signal.SIGSTOP)
+    time.sleep(0.5)
+    if me.options.get("fails") and me.rank == 1:
+        raise ValueError("bad batch")
+
+
+def toolchains(me: Rank) -> None:
+    """Ranks would build with other compilers, and bring other batches; one has no compiler."""
+    compilers = me.options["compilers"]
+    contract = {**CONTRACT, "inputs": {"tokens": f"i64[{me.options['rows'][me.rank]}, 16]"}}
+    _leave(me, _obtain(me, contract=contract, toolchain={"compiler": compilers[me.rank]}))
+
+
+def roles(me: Rank) -> None:
+    """Two roles of two ranks build two programs at the same time; role 1 votes once more."""
+    at = me.rank // 2
+    scope = Scope(f"pp={at}", (2 * at, 2 * at + 1))
+
+    def build(stage: Any) -> bytes:
+        stage("lower")
+        if me.options.get("fails") and at == 1:
+            me.strike()
+            raise ValueError("no such stage")
+        return b"program %d" % at
+
+    contract = {**CONTRACT, "role": at, "rank": me.rank if me.options.get("odd") else 0}
+    same = {"contract": contract, "scope": scope}
+    got = _obtain(me, build, topic=f"stage{at}/v0", name=f"{at}.lockstep", **same)
+    for number in range(1, 4):
+        me.fleet.call(f"stage{at}", "v0", number, scope)
+    if at == 1:
+        _obtain(me, build, topic="stage1/v1", name="1b.lockstep", **same)
+    time.sleep(0.5)  # the watchers compare the calls
+    _leave(me, got)
 
 
 def builder_full(me: Rank) -> None:

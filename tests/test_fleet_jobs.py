@@ -140,6 +140,45 @@ def test_the_odd_contract_is_named_on_every_rank(jobs, tmp_path):
     assert ended.of("built") == []
 
 
+def test_all_odd_ranks_and_fields_are_named_at_once(jobs, tmp_path):
+    options = {"compilers": ["g++ 12", "g++ 13", "g++ 12", None], "rows": [8, 8, 5, 8]}
+    ended = jobs.run("toolchains", tmp_path, world=4, **options)
+    assert ended.codes == [1] * 4
+    all_say(
+        ended,
+        "LS400: ranks 1, 2 differ in toolchain.compiler, inputs.tokens at train_step",
+        "got  toolchain.compiler g++ 13 on rank 1; inputs.tokens i64[5, 16] on rank 2",
+        "want toolchain.compiler g++ 12 on ranks 0, 3; inputs.tokens i64[8, 16] on ranks 0, 3",
+    )
+
+
+def test_a_rank_without_a_compiler_is_no_odd_one(jobs, tmp_path):
+    ended = jobs.run("toolchains", tmp_path, compilers=["g++ 12", None], rows=[8, 8])
+    assert ended.codes == [0, 0], ended.errors
+
+
+def test_roles_build_their_own_programs_at_the_same_time(jobs, tmp_path):
+    ended = jobs.run("roles", tmp_path, world=4, nodes=2)
+    assert ended.codes == [0] * 4, ended.errors
+    assert [(row["role"], row["by"]) for row in ended.results] == [
+        *(("built", 0), ("loaded", 0), ("built", 2), ("loaded", 2)),
+    ]
+    digests = [row["digest"] for row in ended.results]
+    assert digests[0] == digests[1] != digests[2] == digests[3]
+    kept = {path.name: path.read_bytes() for path in (tmp_path / "store").glob("*.lockstep")}
+    assert kept == {f"{n}.lockstep": b"program %d" % int(n[0]) for n in ("0", "1", "1b")}
+    assert ended.of("fault") == []  # other steps in other roles are no other calls
+
+
+def test_ranks_of_one_role_agree_and_a_fault_in_one_ends_all(jobs, tmp_path):
+    odd = jobs.run("roles", tmp_path / "odd", world=4, nodes=2, odd=True)
+    assert set(odd.codes) <= {1, STUCK}
+    all_say(odd, "differs in rank at stage")
+    failed = jobs.run("roles", tmp_path / "failed", world=4, nodes=2, fails=True)
+    assert 0 not in failed.codes
+    all_say(failed, "ValueError: no such stage")
+
+
 def test_ranks_that_call_different_steps_are_told_at_once(jobs, tmp_path):
     ended = jobs.run("different_steps", tmp_path, world=3)
     assert ended.codes == [1, 1, 1]
@@ -262,6 +301,42 @@ def test_an_error_that_no_other_machine_would_cure_is_a_fault(jobs, tmp_path, op
     assert ended.of("built") == []
 
 
+def test_a_hung_compiler_ends_at_the_limit_of_those_that_wait(jobs, tmp_path):
+    ended = jobs.run("builder_hangs", tmp_path, timing="build=2")
+    assert ended.codes == [STUCK, 1]
+    assert "LS400: gave up: rank 1 waits 2 s for rank 0 to build train_step" in ended.errors[1]
+    assert "still obtaining train_step 1 s after a fault, at " in ended.errors[0]
+    assert max(ended.seconds) < 2 + 1 + 5
+
+
+def test_who_waits_says_for_whom_every_few_seconds(jobs, tmp_path):
+    ended = jobs.run("builder_hangs", tmp_path, timing="build=3.5,say=1")
+    for seconds in ("", "1 s ", "2 s ", "3 s "):
+        told = f"rank 1 waits {seconds}for rank 0 to build train_step (attempt 1, "
+        assert told in ended.errors[1], seconds
+
+
+@pytest.mark.parametrize(("more", "kept"), [(1.5, True), (20.0, False)])
+def test_a_takeover_may_end_its_build_within_a_bound(jobs, tmp_path, more, kept):
+    timing = "dead=2.5,grace=1,finish=4"
+    ended = jobs.run("takeover_is_slow", tmp_path, world=3, nodes=3, more=more, timing=timing)
+    assert (tmp_path / "store/step.lockstep").exists() == kept
+    taker = ended.of("takeover")[0]["rank"]
+    assert ended.codes[taker] == (1 if kept else STUCK)
+    assert f"rank {3 - taker} takes over" not in "".join(ended.errors)
+    assert max(ended.seconds) < 2.5 + 1 + 4 + 5
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_store_that_stops_holds_nobody_who_is_done_or_fails(jobs, tmp_path, fails):
+    ended = jobs.run("store_stops", tmp_path, fails=fails)
+    assert ended.codes == [0, STUCK if fails else 0], ended.errors
+    if fails:
+        told = "has not answered for 3 s; this rank tells the others of ValueError: bad batch"
+        assert told in ended.errors[1]
+    assert max(ended.seconds) < 10
+
+
 def test_a_killed_peer_is_named_and_not_its_victim(jobs, tmp_path):
     ended = jobs.run("peer_killed", tmp_path, world=3)
     assert ended.codes == [1, KILLED, 1]
@@ -297,10 +372,10 @@ def test_a_store_whose_host_is_struck_ends_the_wait(jobs, tmp_path, signal):
     ended = jobs.run("store_struck", tmp_path, signal=signal)
     if signal == "SIGSTOP":
         assert ended.codes == [STUCK, STUCK]
-        all_say(ended, "the rendezvous store has not answered for 3 s; this rank")
+        all_say(ended, "the rendezvous store at 127.0.0.1:", "has not answered for 3 s; this rank")
     else:
         assert ended.codes == [1, 1]
-        all_say(ended, "LS400: the rendezvous store is gone: node 0's torchrun agent, or rank 0")
+        all_say(ended, "LS400: the rendezvous store at 127.0.0.1:", "or rank 0, has ended")
     assert max(ended.seconds) < 10
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import subprocess
@@ -35,6 +36,8 @@ class Job:
         calls: of steps, after which the script is left.
         limit_s: seconds after which it is stopped.
         most: ranks that are played at a time.
+        roles: the axes along which ranks run other programs, where `members` are one role's.
+        members: the ranks that share the programs that are made; none: all.
     """
 
     script: Path
@@ -49,6 +52,8 @@ class Job:
     calls: int = 1000
     limit_s: float = 3600.0
     most: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
+    roles: tuple[str, ...] = ()
+    members: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,8 @@ class Ahead:
     """What a build came to.
 
     Args:
-        not_reached: the steps that the script did not call.
+        made: the steps that it called.
+        not_reached: those that it did not call.
         notes: what it did besides, and what was left out.
         refused: why a step cannot be built, as the check or a comparison says it.
         failed: why the build could not be made.
@@ -79,6 +85,7 @@ class Ahead:
     """
 
     built: list[Built] = field(default_factory=list)
+    made: list[str] = field(default_factory=list)
     not_reached: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     refused: str = ""
@@ -91,8 +98,36 @@ class Ahead:
         return 2 if self.failed else 1 if self.refused else 0
 
 
+@dataclass
+class Roles:
+    """What a first run has found of roles: the mesh's sizes, outermost first, and their axes."""
+
+    sizes: dict[str, int] = field(default_factory=dict)
+    axes: tuple[str, ...] = ()
+
+    def members(self) -> list[tuple[int, ...]]:
+        """The ranks of each role; none where there are no roles.
+
+        Example:
+            >>> Roles({"pp": 2, "dp": 2}, ("pp",)).members()
+            [(0, 1), (2, 3)]
+            >>> Roles({"dp": 2, "pp": 2}, ("pp",)).members()
+            [(0, 2), (1, 3)]
+        """
+        if not self.axes:
+            return []
+        places = itertools.product(*map(range, self.sizes.values()))
+        found: dict[tuple[int, ...], list[int]] = {}
+        for rank, place in enumerate(places):
+            at = dict(zip(self.sizes, place, strict=True))
+            found.setdefault(tuple(at[axis] for axis in self.axes), []).append(rank)
+        return [tuple(ranks) for ranks in found.values()]
+
+
 def build(job: Job, hear: Hear = lambda event: None) -> Ahead:
     """Run the script as every rank that is traced, and put its steps' artifacts into the store.
+
+    Where a step has roles, that is done for each of them.
 
     Args:
         hear: told each event as it happens, such as the stage of a step.
@@ -100,7 +135,22 @@ def build(job: Job, hear: Hear = lambda event: None) -> Ahead:
     Raises:
         StoreError: the store takes nothing.
     """
-    ahead, ended = Ahead(), False
+    ahead, roles = Ahead(), Roles()
+    _play(job, ahead, hear, roles)
+    for members in roles.members() if not ahead.code else ():
+        _play(dataclasses.replace(job, roles=roles.axes, members=members), ahead, hear, roles)
+        if ahead.code:
+            return ahead
+    if not ahead.failed and job.steps and ahead.not_reached:
+        ahead.failed = str(_not_reached(job, ahead.not_reached, ahead.made))
+    elif not (ahead.made or ahead.refused or ahead.failed):
+        ahead.failed = str(_no_step(job, ahead.not_reached))
+    return ahead
+
+
+def _play(job: Job, ahead: Ahead, hear: Hear, roles: Roles) -> None:
+    """Run the script as the ranks of one role, or as all ranks."""
+    ended = False
     with tempfile.TemporaryDirectory(prefix="lockstep-build-") as name:
         folder = Path(name)
         words = {**dataclasses.asdict(job), "script": str(job.script)}
@@ -108,10 +158,11 @@ def build(job: Job, hear: Hear = lambda event: None) -> Ahead:
         for event in _events(job, folder):
             hear(event)
             ended |= event["event"] == "used"
+            if event["event"] == "roles":
+                roles.sizes, roles.axes = event["sizes"], tuple(event["roles"])
             _take(ahead, job, folder, event)
         if not ended:
             ahead.failed = str(_silent(job, folder))
-    return ahead
 
 
 def _take(ahead: Ahead, job: Job, folder: Path, event: dict[str, Any]) -> None:
@@ -119,13 +170,12 @@ def _take(ahead: Ahead, job: Job, folder: Path, event: dict[str, Any]) -> None:
     if name == "note" and event["text"] not in ahead.notes:
         ahead.notes.append(event["text"])
     elif name == "packed":
-        ahead.built.append(_kept(job, folder, event))
+        built = _kept(job, folder, event)  # of a step without roles, each of them makes it
+        ahead.built = [one for one in ahead.built if one.path != built.path] + [built]
     elif name == "ended":
-        ahead.not_reached = event["not_reached"]
-        if job.steps and ahead.not_reached:
-            ahead.failed = str(_not_reached(job, ahead.not_reached, event["made"]))
-        elif not event["made"] and not (ahead.refused or ahead.failed):
-            ahead.failed = str(_no_step(job, ahead.not_reached))
+        ahead.made = list(dict.fromkeys([*ahead.made, *event["made"]]))
+        missed = dict.fromkeys([*ahead.not_reached, *event["not_reached"]])
+        ahead.not_reached = [step for step in missed if step not in ahead.made]
     elif name == "refused":
         ahead.refused = event["text"]
     elif name == "failed":
@@ -133,7 +183,14 @@ def _take(ahead: Ahead, job: Job, folder: Path, event: dict[str, Any]) -> None:
     elif name == "script failed":
         ahead.failed = event["text"] if event["own"] else str(_failed(job, event))
     elif name == "used":
-        ahead.used = {key: value for key, value in event.items() if key != "event"}
+        used = {key: value for key, value in event.items() if key != "event"}
+        ahead.used = _more(used, ahead.used)
+
+
+def _more(used: dict[str, float], before: dict[str, float]) -> dict[str, float]:
+    """What several runs used: the most memory of any, and of all else the sum."""
+    return {k: max(v, before.get(k, 0)) if k == "peak_mb" else v + before.get(k, 0)
+            for k, v in used.items()}  # fmt: skip
 
 
 def _kept(job: Job, folder: Path, event: dict[str, Any]) -> Built:

@@ -27,8 +27,7 @@ from lockstep.run.dynamic import Loose
 from lockstep.run.key import Bound, contract
 from lockstep.run.step import CompiledStep, refuse_nested, steps_made
 from lockstep.run.variant import Variant
-from lockstep.spmd.affine import place_here, read_affine
-from lockstep.spmd.mesh import register
+from lockstep.spmd.affine import read_affine
 
 BUILDS, SECONDS, TRACES = "builds", "seconds", "traces"
 
@@ -226,10 +225,9 @@ class Making:
 
     def _settled(self) -> Build:
         """The build with the formulas that all ranks' numbers follow."""
-        mesh, options = self.step.mesh, self.step.options
-        place = place_here(register(mesh).values() if mesh is not None else ())
-        asked = {"step": self.name, "table": self.build.wanted, "place": place}
-        asked |= {"sizes": options.sizes}
+        options = self.step.options
+        asked = {"step": self.name, "table": self.build.wanted, "place": self.step.place()}
+        asked |= {"sizes": options.sizes, "roles": list(options.roles)}
         if self.task.role == TRACES:
             self.line.tell("asked", **asked)
             found = self.task.formulas.get(self.name, [])

@@ -39,11 +39,13 @@ class Server:
 
     def __init__(self, job: dict[str, Any], folder: Path, tell: Tell) -> None:
         self._job, self._folder, self._tell = job, folder, tell
-        self._world, self._everything = job["world"], job["all_coordinates"]
+        self._everything = job["all_coordinates"]
+        self._members: list[int] = job["members"] or list(range(job["world"]))
+        self._ends = list(dict.fromkeys([self._members[0], self._members[-1]]))
         self._ranks = Ranks(job["most"], self._play)
         self._council: dict[str, Council] = {}
-        small = self._everything or self._world <= ALL_UP_TO
-        self._traced = traced_ranks({}, self._world, self._everything) if small else []
+        small = self._everything or len(self._members) <= ALL_UP_TO
+        self._traced = self._chosen({}) if small else []
         self._formulas: dict[str, Any] = {}
         self._late: tuple[Played, dict[str, Any]] | None = None  # a rank that failed
         self._made: dict[int, list[str]] = {}  # by rank that has ended: the steps it came to
@@ -51,9 +53,7 @@ class Server:
     def run(self) -> None:
         """Play all ranks until the artifacts are made."""
         begin = time.monotonic()
-        self._ranks.todo.append(self._task(0))
-        if self._world > 1:
-            self._ranks.todo.append(self._task(self._world - 1))
+        self._ranks.todo.extend(self._task(number) for number in self._ends)
         self._ranks.todo.extend(self._task(number) for number in self._traced[2:])
         try:
             for rank, event in self._ranks.events():
@@ -69,11 +69,17 @@ class Server:
             peak_mb=max(self._ranks.peak_kb, own_peak_kb()) / 1024, ranks=len(self._traced),
         )  # fmt: skip
 
+    def _chosen(self, sizes: dict[str, int]) -> list[int]:
+        """The ranks that are traced, of those that share the programs."""
+        apart = {axis: size for axis, size in sizes.items() if axis not in self._job["roles"]}
+        chosen = traced_ranks(apart, len(self._members), self._everything)
+        return [self._members[at] for at in chosen]
+
     def _task(self, rank: int) -> Task:
-        job = self._job
-        role = BUILDS if rank == 0 else SECONDS if rank == self._world - 1 else TRACES
+        job, first = self._job, self._ends[0]
+        role = BUILDS if rank == first else SECONDS if rank == self._ends[-1] else TRACES
         return Task(
-            rank, self._world, role, self._folder, tuple(job["steps"]), job["calls"], job["real"],
+            rank, job["world"], role, self._folder, tuple(job["steps"]), job["calls"], job["real"],
             dict(self._formulas),
         )  # fmt: skip
 
@@ -100,6 +106,8 @@ class Server:
             rank.waits = (step, name) if ends else None
             if rank.task.role == BUILDS and name == "asked":
                 self._refuse_other_mesh(step, event["sizes"])
+            if name == "asked":
+                self._leave_to_roles(event)
             council = self._council_of(step, event)
             self._fail_late()
             if name == "captured" and self._is_stale(rank, step):
@@ -119,14 +127,20 @@ class Server:
 
     def _council_of(self, step: str, event: dict[str, Any]) -> Council:
         if not self._traced and "sizes" in event:
-            self._traced = traced_ranks(event["sizes"], self._world, self._everything)
+            self._traced = self._chosen(event["sizes"])
             self._ranks.todo.extend(self._task(rank) for rank in self._traced[2:])
         if step not in self._council:
-            every = len(self._traced) == self._world
+            every = len(self._traced) == len(self._members)
             self._council[step] = Council(step, self._traced, every)
             for ended, made in self._made.items():
                 self._refuse_absent(ended, made)
         return self._council[step]
+
+    def _leave_to_roles(self, event: dict[str, Any]) -> None:
+        """End where a step has roles and all ranks were taken for one: each is built apart."""
+        if event["roles"] and not self._job["roles"]:
+            self._tell("roles", sizes=event["sizes"], roles=event["roles"])
+            raise Stop
 
     def _refuse_other_mesh(self, step: str, sizes: dict[str, int]) -> None:
         other = {axis: n for axis, n in self._job["sizes"].items() if sizes.get(axis) != n}
@@ -150,11 +164,10 @@ class Server:
             council.likeness = council.graphs()
             self._answer(council, name)
         elif name == "lowered":
-            ends = list(dict.fromkeys([0, self._world - 1]))
-            if all(rank in council.code for rank in ends):
-                if len(ends) > 1:
-                    council.likeness |= council.texts(ends)
-                likeness = council.likeness if self._world > 1 else None
+            if all(rank in council.code for rank in self._ends):
+                if len(self._ends) > 1:
+                    council.likeness |= council.texts(self._ends)
+                likeness = council.likeness if len(self._members) > 1 else None
                 self._answer(council, name, likeness=likeness)
 
     def _again(self, council: Council, found: list[Any]) -> None:

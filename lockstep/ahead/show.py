@@ -93,7 +93,8 @@ def _of(built: Built) -> str:
         one, other = like["code of"]
         said = f"; {ranks} the same graph, ranks {one} and {other} generate the same code"
     size = len(built.data) / 1e6
+    name = " ".join(filter(None, [built.step, manifest["fingerprint"].get("options role")]))
     return (
-        f"{built.step} [{digest}]: {manifest['nodes']} nodes, {len(manifest['schedule'])} "
+        f"{name} [{digest}]: {manifest['nodes']} nodes, {len(manifest['schedule'])} "
         f"collectives, {size:.1f} MB{said} -> {built.path}"
     )

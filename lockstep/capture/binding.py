@@ -57,6 +57,9 @@ class Call:
 class Step:
     """A user's step function, with what it reaches beyond its arguments.
 
+    `known` are axes of the mesh along which its ranks run other programs: the coordinate along them
+    is a plain number in this one.
+
     Args:
         function: a plain function or a bound method.
 
@@ -68,6 +71,7 @@ class Step:
         refuse_deferred(function, "the step")
         self.function = function
         self.name = getattr(function, "__qualname__", type(function).__name__)
+        self.known: tuple[str, ...] = ()
         self._leaf_names: dict[tuple[Any, ...], list[str]] = {}
 
     @cached_property

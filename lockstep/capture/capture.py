@@ -112,7 +112,7 @@ class Tracing:
         self._lenient = checking is not None and not checking.ships
         self.mode = _compat.fake_mode()
         self._symbols = Symbols(self.mode, sizes)
-        self._early, self.coordinates = early, Coordinates(places or {})
+        self._early, self.coordinates = early, Coordinates(places or {}, step.known)
         self._samples, self._computed = samples, 0
         self.specs: list[InputSpec] = []
         self.fakes: list[torch.Tensor] = []

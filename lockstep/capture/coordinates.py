@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -45,15 +45,16 @@ class Coordinates:
 
     Args:
         places: what is taken to be read where Python decides; 0 where it is not said.
+        known: axes of which the program holds this rank's own number.
 
     Example:
         >>> Coordinates().knows(None)
         False
     """
 
-    def __init__(self, places: dict[str, int] | None = None) -> None:
+    def __init__(self, places: dict[str, int] | None = None, known: Collection[str] = ()) -> None:
         self._numbers: dict[str, Any] = {}
-        self.places = places or {}
+        self.places, self.known = places or {}, known
         self.decisions: list[Decision] = []
         self.read_at: dict[str, Any] = {}  # "file:line" -> the formula that was read there last
         self._names: dict[Any, tuple[str, int]] = {}  # symbol -> what it reads, how many values

@@ -150,6 +150,8 @@ class _Reads:
         if name is None:
             _refuse_read(frame, f"{what}, in a group that is no mesh axis")
             return dist.get_rank(group)
+        if name in self.coordinates.known:
+            return dist.get_rank(group)
         return self.coordinates.read(name, dist.get_world_size(group), line_of(frame))
 
     def _member(self, group: Any, place: int, frame: FrameType | None) -> Any:

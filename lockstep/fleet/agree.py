@@ -9,10 +9,12 @@ from typing import Any
 from lockstep.fleet.client import Client
 from lockstep.fleet.faults import Fault
 from lockstep.fleet.say import ranks_text, waits
+from lockstep.fleet.scope import Scope
 from lockstep.fleet.state import State
 from lockstep.fleet.waiting import Waits
 from lockstep.fleet.watcher import ended
 
+Judge = Callable[[Sequence[dict[str, Any]], Sequence[int]], dict[str, Any]]
 LOOK = 64  # up to so many ranks, who is missing is looked up at each beat, else where it is told
 
 
@@ -26,6 +28,7 @@ class Agreement:
         client: the main thread's connection.
         waits: how to wait.
         state: this rank.
+        scope: the ranks that take part.
         line_of: finds the user's line that is about a path in what is posted; None: no line is.
     """
 
@@ -34,51 +37,55 @@ class Agreement:
         client: Client,
         waits: Waits,
         state: State,
+        scope: Scope,
         line_of: Callable[[Sequence[Any]], str | None] | None = None,
     ) -> None:
-        self._client, self._waits, self._state = client, waits, state
+        self._client, self._waits, self._state, self._scope = client, waits, state, scope
         self._line_of = line_of
 
     def agree(
         self,
         topic: str,
         value: dict[str, Any],
-        judge: Callable[[Sequence[dict[str, Any]]], dict[str, Any]],
+        judge: Judge,
         about: str,
+        limit: float | None = None,
     ) -> dict[str, Any]:
         """Post a value and return the verdict.
 
         Args:
             topic: keys' common start; equal on all ranks, used once.
             value: what this rank posts.
-            judge: makes the verdict of all values, by rank; a key "fault" in it is raised.
+            judge: makes the verdict of all values and of who posted each; a key "fault" in it is
+                raised.
             about: what is agreed on, for the user: "waits 3 s for rank 1 to <about>".
+            limit: seconds to wait for the others; None: `Timing.start`.
 
         Raises:
             FleetError: the ranks do not agree, or one of them failed, ended or never came.
         """
-        client, world = self._client, self._state.world
+        client, ranks = self._client, self._scope.ranks
         client.put(f"{topic}/{self._state.rank}", value)
-        if client.add(f"{topic}/n", 1) == world:
+        if client.add(f"{topic}/n", 1) == len(ranks):
             self._judge(topic, judge)
         missing: list[int] = []
 
         def what(seconds: float) -> str:
-            missing[:] = [r for r in range(world) if not client.has(f"{topic}/{r}")]
+            missing[:] = [r for r in ranks if not client.has(f"{topic}/{r}")]
             who = ranks_text(missing) if missing else "the verdict on all ranks"
             return waits(seconds, f"{who} to {about}")
 
         def on_slice() -> bool:
-            if client.add(f"{topic}/n") == world:
+            if client.add(f"{topic}/n") == len(ranks):
                 self._judge(topic, judge)
-            if world <= LOOK:
+            if len(ranks) <= LOOK:
                 what(0)
             gone = [r for r in ended(client, missing) if not client.has(f"{topic}/{r}")]
             if gone:
                 raise self._waits.post(_left(gone, about)).error()
             return False
 
-        limit = self._state.timing.start
+        limit = limit or self._state.timing.start
         verdict = self._waits.wait_for(f"{topic}/verdict", what, limit, on_slice)
         if "fault" in verdict:
             fault = Fault.read(verdict["fault"])
@@ -87,9 +94,10 @@ class Agreement:
             raise self._waits.post(fault).error()
         return verdict
 
-    def _judge(self, topic: str, judge: Callable[[Sequence[dict[str, Any]]], Any]) -> None:
-        keys = [f"{topic}/{rank}" for rank in range(self._state.world)]
-        self._client.create(f"{topic}/verdict", judge(self._client.get_many(keys)))
+    def _judge(self, topic: str, judge: Judge) -> None:
+        ranks = self._scope.ranks
+        posted = self._client.get_many([f"{topic}/{rank}" for rank in ranks])
+        self._client.create(f"{topic}/verdict", judge(posted, ranks))
 
 
 def _left(gone: list[int], about: str) -> Fault:

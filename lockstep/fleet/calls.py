@@ -8,8 +8,9 @@ from typing import Any
 from lockstep.build.early import agreeing
 from lockstep.fleet.client import Client
 from lockstep.fleet.faults import Fault
-from lockstep.fleet.judge import differing, odd_contract
+from lockstep.fleet.judge import OddField, differing, odd_contract
 from lockstep.fleet.say import ranks_text
+from lockstep.fleet.scope import Scope
 from lockstep.fleet.state import State
 
 FIRST_OF_JOB = 8  # calls of any step, compared by their place in the job
@@ -17,29 +18,31 @@ FIRST_OF_STEP = 3  # calls of each variant, compared by their number
 SETTLE = 2  # beats in which the other ranks post theirs too
 
 
-def note_call(state: State, step: str, variant: str, number: int) -> None:
+def note_call(state: State, step: str, variant: str, number: int, scope: Scope) -> None:
     """Remember that the main thread enters a call; the watcher posts the first ones."""
     state.calls += 1
     state.entered[step] = (number, variant)
     times = state.times[step, variant] = state.times.get((step, variant), 0) + 1
+    told = f"{step} ({variant}), its call {number}"
     if state.calls <= FIRST_OF_JOB:
-        state.posts.append((f"job/{state.calls}", f"{step} ({variant}), its call {number}"))
+        state.posts.append((scope, f"call/job/{state.calls}", told))
     elif times <= FIRST_OF_STEP:
-        state.posts.append((f"step/{step}/{number}", f"{step} ({variant}), its call {number}"))
+        state.posts.append((scope, f"call/step/{step}/{number}", told))
 
 
-def compare_call(client: Client, state: State, key: str, mine: str) -> Fault | None:
-    """Post one call and return the fault if another rank entered another one.
+def compare_call(client: Client, state: State, scope: Scope, key: str, mine: str) -> Fault | None:
+    """Post one call and return the fault if another rank of the scope entered another one.
 
     Costs two store calls a rank; only a difference costs more.
     """
-    client.put(f"call/{key}/{state.rank}", mine)
-    if client.create(f"call/{key}", mine) == mine:
+    key = scope.key(key)
+    client.put(f"{key}/{state.rank}", mine)
+    if client.create(key, mine) == mine:
         return None
     time.sleep(SETTLE * state.timing.beat)
     groups: dict[str, list[int]] = {}
-    for rank in range(state.world):
-        other = client.get(f"call/{key}/{rank}")
+    for rank in scope.ranks:
+        other = client.get(f"{key}/{rank}")
         if other is not None:
             groups.setdefault(other, []).append(rank)
     ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[1][0]))
@@ -61,16 +64,21 @@ def lone_vote(client: Client, state: State) -> Fault | None:
 
     The rank that votes waits for all; this one may wait for it in a collective. Neither would end.
     """
-    ordinal = state.votes + 1
-    notice = client.get(f"vote/{ordinal}/notice")
+    return next(filter(None, (_lone_in(client, state, s) for s in state.scopes.values())), None)
+
+
+def _lone_in(client: Client, state: State, scope: Scope) -> Fault | None:
+    ordinal = state.votes[scope.name] + 1
+    topic = scope.key(f"vote/{ordinal}")
+    notice = client.get(f"{topic}/notice")
     if notice is None:
         return None
     number, variant = state.entered.get(notice["step"], (0, ""))
-    if number < notice["call"] or state.votes >= ordinal:
+    if number < notice["call"] or state.votes[scope.name] >= ordinal:
         return None
-    client.add(f"vote/{ordinal}/known/{state.rank}", 1)
+    client.add(f"{topic}/known/{state.rank}", 1)
     time.sleep(SETTLE * state.timing.beat)
-    voters, known = _sides(client, state.world, ordinal)
+    voters, known = _sides(client, scope, topic)
     fields = _fields(state, notice, variant)
     if len(known) < len(voters):
         mirrored = [(name, want, got) for name, got, want in fields]
@@ -78,9 +86,9 @@ def lone_vote(client: Client, state: State) -> Fault | None:
     return _lone(notice, voters, known, fields, "met something new")
 
 
-def _sides(client: Client, world: int, ordinal: int) -> tuple[list[int], list[int]]:
-    voters = [rank for rank in range(world) if client.has(f"vote/{ordinal}/{rank}")]
-    known = [rank for rank in range(world) if client.has(f"vote/{ordinal}/known/{rank}")]
+def _sides(client: Client, scope: Scope, topic: str) -> tuple[list[int], list[int]]:
+    voters = [rank for rank in scope.ranks if client.has(f"{topic}/{rank}")]
+    known = [rank for rank in scope.ranks if client.has(f"{topic}/known/{rank}")]
     return voters, known
 
 
@@ -97,6 +105,7 @@ def _lone(
     meets: str,
 ) -> Fault:
     where = f"call {notice['call']} of {notice['step']}"
-    fault = odd_contract(where, odd, fields, ranks_text(odd), ranks_text(rest))
+    rows = [OddField(name, ((got, ranks_text(odd)),), want) for name, got, want in fields]
+    fault = odd_contract(where, odd, rows, ranks_text(rest))
     also = f": it alone {meets}" if len(odd) == 1 else f": they alone {meets}"
     return Fault(**{**fault.record(), "what": fault.what + also, "gone": ()})

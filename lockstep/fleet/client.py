@@ -16,7 +16,11 @@ FOREVER = timedelta(days=365)
 
 
 class StoreGone(Exception):
-    """The store's host does not answer any more, and will not again."""
+    """The store's host does not answer any more, and will not again; `at` is its address."""
+
+    def __init__(self, text: str, at: str = "") -> None:
+        super().__init__(text)
+        self.at = at
 
 
 class Client:
@@ -33,59 +37,60 @@ class Client:
     def __init__(self, store: Store, prefix: str) -> None:
         from torch.distributed import PrefixStore
 
+        self.at = address_of(store)
         self._store = PrefixStore(prefix, store.clone())
 
     def put(self, key: str, value: Any) -> None:
         """Set a key to a JSON value."""
-        with _gone():
+        with self._gone():
             self._store.set(key, encoded(value))
 
     def get(self, key: str) -> Any:
         """Return the value of a key that is there, else None."""
-        with _gone():
+        with self._gone():
             return json.loads(self._store.get(key)) if self._store.check([key]) else None
 
     def get_many(self, keys: Sequence[str]) -> list[Any]:
         """Return the values of keys that are all there."""
         values: list[Any] = []
-        with _gone():
+        with self._gone():
             for start in range(0, len(keys), SLICE):
                 values += map(json.loads, self._store.multi_get(list(keys[start : start + SLICE])))
         return values
 
     def has(self, key: str) -> bool:
         """Return whether a key is there."""
-        with _gone():
+        with self._gone():
             return self._store.check([key])
 
     def add(self, key: str, amount: int = 0) -> int:
         """Add to a counter and return it; 0 only looks."""
-        with _gone():
+        with self._gone():
             return self._store.add(key, amount)
 
     def create(self, key: str, value: Any) -> Any:
         """Set a key if it is missing; return what it holds afterwards."""
-        with _gone():
+        with self._gone():
             return json.loads(self._store.compare_set(key, "", encoded(value)))
 
     def swap(self, key: str, old: Any, new: Any) -> bool:
         """Change a key that is there from one value to another; return whether it happened."""
-        with _gone():
+        with self._gone():
             return self._store.compare_set(key, encoded(old), encoded(new)).decode() == encoded(new)
 
     def put_bytes(self, key: str, data: bytes) -> None:
         """Set a key to raw bytes of less than 8 MiB, where the server drops the connection."""
-        with _gone():
+        with self._gone():
             self._store.set(key, data)  # type: ignore[arg-type]  # takes bytes, is typed str
 
     def get_bytes(self, key: str) -> bytes:
         """Return the raw bytes of a key that is there."""
-        with _gone():
+        with self._gone():
             return bytes(self._store.get(key))
 
     def remove(self, keys: Iterable[str]) -> None:
         """Delete keys."""
-        with _gone():
+        with self._gone():
             for key in keys:
                 self._store.delete_key(key)
 
@@ -94,21 +99,33 @@ class Client:
 
         Slices with a timeout would do without that thread, but each prints two warnings from C++.
         """
-        with _gone():
+        with self._gone():
             self._store.wait([key], FOREVER)
         wake()
+
+    @contextmanager
+    def _gone(self) -> Iterator[None]:
+        from torch.distributed import DistError
+
+        try:
+            yield
+        except DistError as error:
+            raise StoreGone(f"{type(error).__name__}: {error}", self.at) from error
+
+
+def address_of(store: Store) -> str:
+    """Return "host:port" of a store's host; "" of a store that has none.
+
+    Example:
+        >>> from torch.distributed import HashStore
+        >>> address_of(HashStore())
+        ''
+    """
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    return f"{store.host}:{store.port}" if hasattr(store, "host") else ""
 
 
 def encoded(value: Any) -> str:
     """Return a value as the one JSON text that stands for it."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
-
-
-@contextmanager
-def _gone() -> Iterator[None]:
-    from torch.distributed import DistError
-
-    try:
-        yield
-    except DistError as error:
-        raise StoreGone(f"{type(error).__name__}: {error}") from error

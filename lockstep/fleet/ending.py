@@ -8,7 +8,7 @@ import threading
 import traceback
 
 from lockstep.fleet.faults import Fault
-from lockstep.fleet.say import say
+from lockstep.fleet.say import say, store_text
 from lockstep.fleet.state import State
 
 EXIT_STUCK = 75  # EX_TEMPFAIL: a restart may help
@@ -39,7 +39,7 @@ class Deadman:
             if quiet < state.timing.store:
                 next_line = state.timing.store
                 continue
-            text = f"the rendezvous store has not answered for {quiet:.0f} s"
+            text = f"{store_text(state.store_at)} has not answered for {quiet:.0f} s"
             if state.waiting:
                 self._end(f"{text}; this rank {state.waiting}")
             if quiet >= next_line:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lockstep.errors import FleetError, LockstepError
+from lockstep.errors import FleetError, LockstepError, StepMismatch
 
 TRACE_LIMIT = 64 << 10  # characters; the store's values end at 8 MiB
 _CONSEQUENCES = (
@@ -30,8 +30,8 @@ class Fault:
     """The first thing that went wrong; all ranks tell the same one.
 
     Args:
-        kind: "error" (an exception), "silent", "odd" (ranks disagree), "ended", "timeout",
-            "store" or "watcher".
+        kind: "error" (an exception), "silent", "odd" (ranks disagree), "mismatch" (they entered
+            different calls), "ended", "timeout", "store" or "watcher".
         rank: the culprit; None where it is not one rank.
         what: one line.
         got, want, why, fix: as in `LockstepError`.
@@ -79,7 +79,7 @@ class Fault:
     def error(self) -> FleetError:
         """Return the error that other ranks raise; `is_told` knows it again."""
         rows = {name: getattr(self, name) for name in ("where", "got", "want", "why", "fix")}
-        error = FleetError(self.what, **rows)
+        error = (StepMismatch if self.kind == "mismatch" else FleetError)(self.what, **rows)
         error.fault = self  # type: ignore[attr-defined]
         return error
 

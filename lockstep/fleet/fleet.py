@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from lockstep.errors import FleetError
+from lockstep.fleet.agree import Agreement, Judge
 from lockstep.fleet.calls import note_call
 from lockstep.fleet.client import Client, StoreGone
 from lockstep.fleet.ending import Deadman
 from lockstep.fleet.faults import Fault, is_consequence, is_told
 from lockstep.fleet.obtain import Build, Obtained, Obtaining, Settle, Verify, Wanted, obtain_alone
 from lockstep.fleet.replicas import Compared
+from lockstep.fleet.say import store_text
+from lockstep.fleet.scope import Scope
 from lockstep.fleet.second import Second
 from lockstep.fleet.state import State
 from lockstep.fleet.store import ArtifactStore
@@ -68,6 +72,7 @@ class Fleet:
         timing: Timing | None = None,
     ) -> None:
         self.rank, self.world, self.node, self.nodes = rank, world, node, nodes
+        self.everyone = Scope.world(world)
         timing = timing or Timing.for_world(world)
         self.state = State(rank, world, local_rank, timing, journal or Journal(None, rank))
         self._told: BaseException | None = None
@@ -80,6 +85,7 @@ class Fleet:
 
     def _start(self, store: Store, prefix: str) -> None:
         main, blocked, watching = (Client(store, prefix) for _ in range(3))  # may take seconds
+        self.state.store_at = main.at
         main.add(f"alive/{self.rank}", 1)  # before anything is posted: who posted can be missed
         self._main, self._waits = main, Waits(main, blocked, self.state)
         self._watcher = Watcher(watching, self.state)
@@ -103,6 +109,8 @@ class Fleet:
         place: dict[str, int] | None = None,
         settle: Settle | None = None,
         line_of: Callable[[Sequence[Any]], str | None] | None = None,
+        toolchain: dict[str, Any] | None = None,
+        scope: Scope | None = None,
     ) -> Obtained:
         """Return the bytes of the artifact that all ranks want, the same on every rank.
 
@@ -127,6 +135,9 @@ class Fleet:
             settle: is given formulas of what the contracts hold of the ranks' own numbers, and says
                 what to ask for in place of `contract`, `name`, `build`, `verify` and `second`.
             line_of: finds the user's line for a path in the contract, where ranks differ in it.
+            toolchain: what this rank would build with, by name; None for what it lacks. It is
+                agreed on with the contract.
+            scope: the ranks that share the program; None: all.
 
         Raises:
             FleetError: another rank failed, or the ranks do not agree; the culprit is named.
@@ -135,13 +146,44 @@ class Fleet:
         accept = verify or (lambda data: None)
         wanted = Wanted(
             topic, step, call, contract, name, store, build, accept, required, replicas, second,
-            place, settle, line_of,
+            place, settle, line_of, toolchain or {},
         )  # fmt: skip
+        scope = scope or self.everyone
         with self.guard(f"obtaining {step}"):
             if self._main is None:
                 return obtain_alone(wanted, self.state)
             self.state.contracts[step, variant] = contract
-            return Obtaining(self._main, self._waits, self.state, self.node, wanted).run()
+            return Obtaining(self._main, self._waits, self.state, self.node, wanted, scope).run()
+
+    def agree(
+        self,
+        topic: str,
+        value: dict[str, Any],
+        judge: Judge,
+        about: str,
+        *,
+        scope: Scope | None = None,
+        limit: float | None = None,
+    ) -> dict[str, Any]:
+        """Post a value, and return the verdict on those of all ranks; see `Agreement.agree`.
+
+        Args:
+            topic: used once, and equal on all ranks of the scope.
+            scope: the ranks that take part; None: all.
+            limit: seconds to wait for the others; None: as long as for a vote.
+
+        Raises:
+            FleetError: the verdict holds a fault, or a rank failed or never came.
+        """
+        scope = scope or self.everyone
+        if self._main is None:
+            return judge([value], scope.ranks)
+        agreement = Agreement(self._main, self._waits, self.state, scope)
+        with self.guard(f"waiting for all to {about}"), self.state.needing(f"waits to {about}"):
+            try:
+                return agreement.agree(scope.key(topic), value, judge, about, limit=limit)
+            except StoreGone as error:
+                raise store_fault(error).error() from None
 
     def guard(self, doing: str) -> Guard:
         """Return a context in which an exception is told to all ranks before it leaves.
@@ -151,12 +193,13 @@ class Fleet:
         """
         return Guard(self, doing)
 
-    def call(self, step: str, variant: str, number: int) -> None:
+    def call(self, step: str, variant: str, number: int, scope: Scope | None = None) -> None:
         """Say that this rank enters a call with a program it has; costs a microsecond.
 
         Args:
             step, variant: as in the topic.
             number: which call of the step, from 1.
+            scope: the ranks that share the program; None: all.
 
         Raises:
             FleetError: another rank has failed.
@@ -164,7 +207,7 @@ class Fleet:
         if self._main is None:
             return
         self.state.raise_fault()
-        note_call(self.state, step, variant, number)
+        note_call(self.state, step, variant, number, scope or self.everyone)
 
     def close(self) -> None:
         """Leave in peace: others may then name this rank as ended, never as silent.
@@ -177,8 +220,14 @@ class Fleet:
         if self.state.fault is None:
             self.state.stop.set()
             self._watcher.thread.join(4 * self.state.timing.beat)
+        bye = threading.Thread(target=self._bye, name="lockstep-bye", daemon=True)
+        bye.start()
+        bye.join(self.state.timing.ack)  # a stopped host must not hold a job that is done
+
+    def _bye(self) -> None:
         try:
-            self._main.add(f"alive/{self.rank}", BYE)
+            if self._main is not None:
+                self._main.add(f"alive/{self.rank}", BYE)
         except StoreGone:
             self.state.journal.event("store_gone", error="at the end")
 
@@ -196,12 +245,14 @@ class Fleet:
         self.state.left.set()
         if isinstance(error, StoreGone):
             return self._remember(store_fault(error).error())
+        told = f"tells the others of {type(error).__name__}: {str(error).partition(chr(10))[0]}"
         try:
-            fault = self._posted(error, doing)
-            if not isinstance(error, KeyboardInterrupt):  # the user pressed it and waits
-                self._wait_until_heard(fault)
-        except StoreGone:
-            self.state.say("the rendezvous store is gone: the other ranks cannot be told")
+            with self.state.needing(told):
+                fault = self._posted(error, doing)
+                if not isinstance(error, KeyboardInterrupt):  # the user pressed it and waits
+                    self._wait_until_heard(fault)
+        except StoreGone as gone:
+            self.state.say(f"{store_text(gone.at)} is gone: the other ranks cannot be told")
             return None
         mine = is_told(error) or (fault.kind == "error" and fault.rank == self.rank)
         return None if mine else self._remember(fault.error())

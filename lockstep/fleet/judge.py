@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lockstep.build.early import (
@@ -29,61 +29,114 @@ _FIXES = {
     "input": SHAPES,
     "source": "start every rank from the same files",
     "code": "start every rank from the same files",
+    "toolchain": "install the same versions on every node",
     "torch": "install the same versions on every node",
     "version": "install the same versions on every node",
     "mesh": "make the mesh from the same sizes and names on every rank",
 }
 CANDIDATES = 4
+GROUPS, SHOWN = 64, 8  # kinds of odd ranks that are looked at, and fields that are told
+
+Posted = Sequence[dict[str, Any]]
 
 
-def judge_vote(posted: Sequence[dict[str, Any]]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class OddField:
+    """A field in which ranks differ from most: each odd value with the ranks that have it."""
+
+    name: str
+    got: tuple[tuple[str, str], ...]
+    want: str
+
+    def told(self) -> str:
+        """As "inputs.x f32[4] on rank 2, f32[2] on rank 3"."""
+        return f"{self.name} " + ", ".join(f"{value} on {ranks}" for value, ranks in self.got)
+
+
+def judge_vote(posted: Posted, ranks: Sequence[int] | None = None) -> dict[str, Any]:
     """Return the verdict on one vote: a fault, a hit, who may build, or what to ask for instead.
 
     Args:
-        posted: by rank: step, contract, have (digest or None), size, node, local_rank, and the
-            rank's place where it can ask with formulas in place of its own numbers.
+        posted: by rank: step, contract, have (digest or None), size, node, local_rank, toolchain,
+            and the rank's place where it can ask with formulas in place of its own numbers.
+        ranks: who posted each; None: ranks 0, 1, and so on.
     """
-    fault = _different_steps(posted)
+    ranks = range(len(posted)) if ranks is None else ranks
+    fault = _different_steps(posted, ranks)
     found = _formulas(posted) if fault is None else []
     asked = [{**vote, "contract": settled(vote["contract"], found)} for vote in posted]
-    fault = fault or _different_contracts(asked if found else posted)
+    fault = fault or _different_contracts(_with_toolchains(asked if found else posted), ranks)
     if fault is not None:
         return {"fault": fault.record()}
     if found:
         return {"early": [[path, formula.record()] for path, formula in found]}
     held: dict[str, list[int]] = defaultdict(list)
-    for rank, vote in enumerate(posted):
+    for at, vote in enumerate(posted):
         if vote["have"]:
-            held[vote["have"]].append(rank)
+            held[vote["have"]].append(at)
     if held:
         digest = max(held, key=lambda digest: (len(held[digest]), digest))
         by = held[digest][0]
         lack = len(posted) - len(held[digest])
-        done = {"digest": digest, "by": by, "node": posted[by].get("node", 0), "lack": lack}
+        done = {"digest": digest, "by": ranks[by], "node": posted[by].get("node", 0), "lack": lack}
         return {"done": {**done, "size": posted[by]["size"], "built": False}}
-    order = sorted(range(len(posted)), key=lambda rank: (posted[rank]["local_rank"] > 0, rank))
-    return {"candidates": order[:CANDIDATES]}
+    order = sorted(range(len(posted)), key=lambda at: (posted[at]["local_rank"] > 0, ranks[at]))
+    return {"candidates": [ranks[at] for at in order[:CANDIDATES]]}
 
 
-def judge_digests(posted: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def judge_contracts(posted: Posted, ranks: Sequence[int]) -> dict[str, Any]:
+    """Return the verdict on what ranks say of themselves: a fault unless all say the same.
+
+    Args:
+        posted: by rank: step, contract, toolchain.
+    """
+    fault = _different_contracts(_with_toolchains(posted), ranks)
+    return {"ok": True} if fault is None else {"fault": fault.record()}
+
+
+def judge_tags(posted: Posted, ranks: Sequence[int]) -> dict[str, Any]:
+    """Return the verdict on the calls that ranks enter together: a fault unless it is one call.
+
+    Args:
+        posted: by rank: call, in words.
+    """
+    groups = groups_of([vote["call"] for vote in posted], ranks)
+    if len(groups) == 1:
+        return {"ok": True}
+    (usual, most), *others = groups
+    odd = sorted(rank for _, members in others for rank in members)
+    fault = Fault(
+        kind="mismatch",
+        rank=odd[0] if len(odd) == 1 and len(most) > 1 else None,
+        what=f"{ranks_text(odd)} would run another call together with {ranks_text(most)}",
+        got="; ".join(f"{call} on {ranks_text(members)}" for call, members in others[:SHOWN]),
+        want=f"{usual} on {ranks_text(most)}",
+        why="what one rank computes would be summed with another's step",
+        fix="let no rank leave out a step alone: decide on all, or give its batch no weight",
+    )
+    return {"fault": fault.record()}
+
+
+def judge_digests(posted: Posted, ranks: Sequence[int] | None = None) -> dict[str, Any]:
     """Return the verdict on what ranks hold: a fault unless all digests are equal."""
-    groups = _groups([vote["digest"] for vote in posted])
+    ranks = range(len(posted)) if ranks is None else ranks
+    groups = groups_of([vote["digest"] for vote in posted], ranks)
     if len(groups) == 1:
         return {"ok": True}
     (usual, _), *odd = groups
-    ranks = sorted(rank for _, members in odd for rank in members)
+    those = sorted(rank for _, members in odd for rank in members)
     fault = Fault(
         kind="odd",
-        rank=ranks[0] if len(ranks) == 1 else None,
-        what=f"{ranks_text(ranks)} would load other bytes than the rest",
+        rank=those[0] if len(those) == 1 else None,
+        what=f"{ranks_text(those)} would load other bytes than the rest",
         got=", ".join(f"{digest[:12]} on {ranks_text(members)}" for digest, members in odd),
         want=usual[:12],
     )
     return {"fault": fault.record()}
 
 
-def _different_steps(posted: Sequence[dict[str, Any]]) -> Fault | None:
-    groups = _groups([vote["step"] for vote in posted])
+def _different_steps(posted: Posted, ranks: Sequence[int]) -> Fault | None:
+    groups = groups_of([vote["step"] for vote in posted], ranks)
     if len(groups) == 1:
         return None
     where = "; ".join(f"{ranks_text(members)} called {step}" for step, members in groups)
@@ -99,37 +152,78 @@ def _different_steps(posted: Sequence[dict[str, Any]]) -> Fault | None:
     )
 
 
-def _formulas(posted: Sequence[dict[str, Any]]) -> Formulas:
+def _formulas(posted: Posted) -> Formulas:
     """What the ranks read of their ranks before the step, where all can ask again."""
     places = [vote.get("place") for vote in posted]
     known = [place for place in places if place is not None]
     return formulas([v["contract"] for v in posted], known) if len(known) == len(places) else []
 
 
-def _different_contracts(posted: Sequence[dict[str, Any]]) -> Fault | None:
-    groups = _groups([encoded(vote["contract"]) for vote in posted])
+def _with_toolchains(posted: Posted) -> list[dict[str, Any]]:
+    """The votes with each rank's toolchain in its contract.
+
+    A rank that lacks a part of it builds nothing with that, and is no odd one for it.
+    """
+    names = sorted({name for vote in posted for name in vote.get("toolchain", {})})
+    usual: dict[str, Any] = {}
+    for name in names:
+        counted = Counter(vote.get("toolchain", {}).get(name) for vote in posted)
+        usual[name] = next((value for value, _ in counted.most_common() if value), None)
+    if not usual:
+        return list(posted)
+    return [
+        {
+            **vote,
+            "contract": {
+                **vote["contract"],
+                "toolchain": {n: vote["toolchain"].get(n) or usual[n] for n in names},
+            },
+        }
+        for vote in posted
+    ]
+
+
+def _different_contracts(posted: Posted, ranks: Sequence[int]) -> Fault | None:
+    groups = groups_of([encoded(vote["contract"]) for vote in posted], ranks)
     if len(groups) == 1:
         return None
     contracts = [vote["contract"] for vote in posted]
     paths = unlike(contracts)
     if all(values_at(contracts, path) for path in paths):
-        return _own_numbers(posted[0]["step"], contracts, paths)
+        return _own_numbers(posted[0]["step"], contracts, paths, ranks)
+    by_rank = dict(zip(ranks, contracts, strict=True))
     usual = groups[0][1]
     odd = sorted(rank for _, members in groups[1:] for rank in members)
-    wanted, got = posted[usual[0]]["contract"], posted[odd[0]]["contract"]
-    same = [rank for _, members in groups[1:] if odd[0] in members for rank in members]
-    fault = odd_contract(
-        posted[0]["step"], odd, differing(got, wanted), ranks_text(same), ranks_text(usual)
-    )
-    return replace(fault, path=tuple(next(differing_paths(wanted, got))))
+    wanted = by_rank[usual[0]]
+    fields = _odd_fields(wanted, [(members, by_rank[members[0]]) for _, members in groups[1:]])
+    fault = odd_contract(posted[0]["step"], odd, fields, ranks_text(usual))
+    return replace(fault, path=tuple(next(differing_paths(wanted, by_rank[groups[1][1][0]]))))
 
 
-def _own_numbers(step: str, contracts: list[dict[str, Any]], paths: list[list[Any]]) -> Fault:
+def _odd_fields(
+    wanted: dict[str, Any], others: Iterable[tuple[list[int], dict[str, Any]]]
+) -> list[OddField]:
+    """Every field in which any group of ranks differs, with all that they have in its place."""
+    got: dict[str, dict[str, list[int]]] = {}
+    want: dict[str, str] = {}
+    for members, contract in list(others)[:GROUPS]:
+        for name, value, usual in differing(contract, wanted):
+            got.setdefault(name, {}).setdefault(value, []).extend(members)
+            want[name] = usual
+    return [
+        OddField(name, tuple((v, ranks_text(sorted(r))) for v, r in values.items()), want[name])
+        for name, values in got.items()
+    ]
+
+
+def _own_numbers(
+    step: str, contracts: list[dict[str, Any]], paths: list[list[Any]], ranks: Sequence[int]
+) -> Fault:
     """The fault of ints that differ between ranks, and follow no formula of their coordinates."""
     rows = []
     for path in paths[:4]:
-        groups = _groups([str(value) for value in values_at(contracts, path)])
-        told = [f"{value} on {ranks_text(ranks)}" for value, ranks in sorted(groups, key=_first)]
+        groups = groups_of([str(value) for value in values_at(contracts, path)], ranks)
+        told = [f"{value} on {ranks_text(those)}" for value, those in sorted(groups, key=_first)]
         rows.append(f"{name_of(path)}: {'; '.join(told)}")
     name = name_of(paths[0])
     return Fault(
@@ -148,19 +242,18 @@ def _first(group: tuple[str, list[int]]) -> int:
     return group[1][0]
 
 
-def odd_contract(
-    step: str, odd: list[int], fields: list[tuple[str, str, str]], those: str, rest: str
-) -> Fault:
-    """Return the fault of ranks whose contract differs, each field with both values."""
-    names = ", ".join(name for name, _, _ in fields[:4]) or "no field of the contract"
+def odd_contract(step: str, odd: list[int], fields: list[OddField], rest: str) -> Fault:
+    """Return the fault of ranks whose contract differs, each field with all values."""
+    names = ", ".join(field.name for field in fields[:SHOWN]) or "no field of the contract"
+    names += f" and {len(fields) - SHOWN} more" if len(fields) > SHOWN else ""
     return Fault(
         kind="odd",
         rank=odd[0] if len(odd) == 1 else None,
         what=f"{ranks_text(odd)} differ{'s' * (len(odd) == 1)} in {names} at {step}",
-        got="; ".join(f"{name} {got} on {those}" for name, got, _ in fields[:4]) or None,
-        want="; ".join(f"{name} {want} on {rest}" for name, _, want in fields[:4]) or None,
+        got="; ".join(field.told() for field in fields[:SHOWN]) or None,
+        want="; ".join(f"{f.name} {f.want} on {rest}" for f in fields[:SHOWN]) or None,
         why="one program runs on every rank, so all must ask for the same one",
-        fix=_fix(*fields[0][:2]) if fields else _fix("", ""),
+        fix=_fix(fields[0].name, fields[0].got[0][0]) if fields else _fix("", ""),
     )
 
 
@@ -198,9 +291,14 @@ def _fix(path: str, got: str) -> str:
     return f"make {path or 'the call'} the same on every rank"
 
 
-def _groups(values: Sequence[str]) -> list[tuple[str, list[int]]]:
-    """Group ranks by value: the largest group first, of equals the one with the lowest rank."""
+def groups_of(values: Sequence[str], ranks: Sequence[int]) -> list[tuple[str, list[int]]]:
+    """Group ranks by value: the largest group first, of equals the one with the lowest rank.
+
+    Example:
+        >>> groups_of(["a", "b", "a"], [4, 5, 6])
+        [('a', [4, 6]), ('b', [5])]
+    """
     groups: dict[str, list[int]] = defaultdict(list)
-    for rank, value in enumerate(values):
+    for rank, value in zip(ranks, values, strict=True):
         groups[value].append(rank)
     return sorted(groups.items(), key=lambda item: (-len(item[1]), item[1][0]))

@@ -41,6 +41,7 @@ class Lease:
         self._seen: tuple[Held, int] | None = None
         self._still = 0
         self._tried = False
+        self.silent: int | None = None  # from whom this rank has taken the lease
 
     def open(self) -> Held:
         """Give the lease to the first candidate, unless it has been given; return how it stands."""
@@ -71,4 +72,7 @@ class Lease:
         if held.holder != NOBODY and self._still < timing.polls(timing.lease):
             return None
         mine = Held(held.attempt + 1, self._state.rank)
-        return mine if self._client.swap(self._key, held.record(), mine.record()) else None
+        if not self._client.swap(self._key, held.record(), mine.record()):
+            return None
+        self.silent = held.holder if held.holder != NOBODY else None
+        return mine

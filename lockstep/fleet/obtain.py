@@ -15,7 +15,8 @@ from lockstep.fleet.judge import judge_digests, judge_vote
 from lockstep.fleet.lease import NOBODY, Held, Lease
 from lockstep.fleet.replicas import Compared, axes_apart, odd_replicas
 from lockstep.fleet.say import waits
-from lockstep.fleet.second import Second, far_end
+from lockstep.fleet.scope import Scope
+from lockstep.fleet.second import Second
 from lockstep.fleet.ship import Shipping, digest_of
 from lockstep.fleet.state import State
 from lockstep.fleet.store import ArtifactStore
@@ -82,6 +83,7 @@ class Wanted:
     place: dict[str, int] | None = None
     settle: Settle | None = None
     line_of: Callable[[Sequence[Any]], str | None] | None = None
+    toolchain: dict[str, Any] = field(default_factory=dict)
 
 
 class Clock:
@@ -164,20 +166,18 @@ class Obtaining:
         state: this rank.
         node: this rank's node.
         wanted: what is asked for.
+        scope: the ranks that ask for it together.
     """
 
     def __init__(
-        self, client: Client, waits: Waits, state: State, node: int, wanted: Wanted
+        self, client: Client, waits: Waits, state: State, node: int, wanted: Wanted, scope: Scope
     ) -> None:
         self._client, self._waits, self._state, self._node = client, waits, state, node
-        self._wanted, self._leads = wanted, state.local_rank == 0
-        self._agreement = Agreement(client, waits, state, wanted.line_of)
+        self._wanted, self._scope = wanted, scope
+        self._leads = scope.leads(state.rank, state.local_rank)
+        self._agreement = Agreement(client, waits, state, scope, wanted.line_of)
         self._clock, self._kept, self._viewed = Clock(), True, False
-        self._topic = self._next()
-
-    def _next(self) -> str:
-        self._state.votes += 1
-        return f"vote/{self._state.votes}"
+        self._topic = state.next_vote(scope)
 
     def run(self) -> Obtained:
         """Return the bytes that all ranks hold.
@@ -240,7 +240,7 @@ class Obtaining:
         self._wanted = replace(wanted, **vars(asked), place=None, settle=None)
         _, _, variant = wanted.topic.partition("/")
         self._state.contracts[wanted.step, variant] = asked.contract
-        self._topic = self._next()
+        self._topic = self._state.next_vote(self._scope)
 
     def _notice(self) -> None:
         """Tell the watchers of ranks that have entered this call with a program they know."""
@@ -257,13 +257,14 @@ class Obtaining:
             "have": digest,
             "size": len(have or b""),
             "node": self._node,
-            "local_rank": self._state.local_rank,
+            "local_rank": 0 if self._leads else max(1, self._state.local_rank),
+            "toolchain": wanted.toolchain,
             "replicas": wanted.replicas.summary() if wanted.replicas is not None else {},
             "place": wanted.place,
         }
 
-        def judge(posted: Sequence[dict[str, Any]]) -> dict[str, Any]:
-            return {**judge_vote(posted), "apart": axes_apart(posted)}
+        def judge(posted: Sequence[dict[str, Any]], ranks: Sequence[int]) -> dict[str, Any]:
+            return {**judge_vote(posted, ranks), "apart": axes_apart(posted)}
 
         return self._agreement.agree(self._topic, value, judge, f"call {wanted.step}")
 
@@ -335,23 +336,36 @@ class Obtaining:
 
     def _view(self) -> None:
         """Make this rank's view of what another one builds, where that compares with it."""
-        second, rank, last = self._wanted.second, self._state.rank, self._state.world - 1
-        if second is None or self._viewed or rank not in (0, last):
+        second, rank = self._wanted.second, self._state.rank
+        if second is None or self._viewed or not self._scope.at_ends(rank):
             return
         self._viewed = True
         view = second.view()
         self._client.put(f"{self._topic}/view/{rank}", view)
         self._state.journal.event("viewed", topic=self._wanted.topic, digest=view.get("digest"))
 
-    def _other_view(self) -> Any:
-        """Wait for the view of the rank that this builder compares with."""
-        there = far_end(self._state.rank, self._state.world)
+    def _other_view(self, silent: int | None) -> Any:
+        """Wait for the view of the rank that this builder compares with; None: there is none.
+
+        One that is there is taken although another rank has failed: the build may end.
+
+        Args:
+            silent: the rank from which the build was taken over, which makes no view any more.
+        """
+        there = self._scope.far_end(self._state.rank)
+        if there == self._state.rank:
+            return None
+        if there == silent:
+            step = self._wanted.step
+            self._state.say(f"what it builds for {step} is not compared: rank {there} is silent")
+            return None
 
         def what(seconds: float) -> str:
             return waits(seconds, f"rank {there} to capture {self._wanted.step} as well")
 
-        limit = self._state.timing.build
-        return self._waits.wait_for(f"{self._topic}/view/{there}", what, limit)
+        key, limit = f"{self._topic}/view/{there}", self._state.timing.build
+        view = self._client.get(key)
+        return view if view is not None else self._waits.wait_for(key, what, limit)
 
     def _say_taken(self, mine: Held) -> None:
         text = f"rank {self._state.rank} takes over the build of {self._wanted.step}"
@@ -374,7 +388,7 @@ class Obtaining:
 
         self._state.building = True
         if self._wanted.second is not None:
-            self._wanted.second.comes_from(self._other_view)
+            self._wanted.second.comes_from(lambda: self._other_view(lease.silent))
         try:
             job = self._client.create("job", secrets.token_hex(8))
             with self._state.needing(""):

@@ -39,21 +39,26 @@ def axes_apart(posted: Sequence[dict[str, Any]]) -> list[str]:
     return sorted({axis for (axis, _), digests in seen.items() if len(digests) > 1})
 
 
-def odd_replicas(posted: Sequence[dict[str, Any]]) -> dict[str, Odd]:
+def odd_replicas(
+    posted: Sequence[dict[str, Any]], ranks: Sequence[int] | None = None
+) -> dict[str, Odd]:
     """Say, by axis and name, which ranks differ from most of those beside them.
 
     Args:
         posted: by rank, as `Compared.digests` gives it.
+        ranks: who posted each; None: ranks 0, 1, and so on.
     """
+    ranks = range(len(posted)) if ranks is None else ranks
+    by_rank = dict(zip(ranks, posted, strict=True))
     odd: Odd = {}
     for axis in sorted({axis for row in posted for axis in row}):
         groups: dict[str, list[int]] = defaultdict(list)
-        for rank, row in enumerate(posted):
+        for rank, row in by_rank.items():
             if axis in row:
                 groups[row[axis]["beside"]].append(rank)
-        for ranks in groups.values():
-            for name in posted[ranks[0]][axis]["names"]:
-                found = _odd(ranks, [posted[rank][axis]["names"].get(name) for rank in ranks])
+        for those in groups.values():
+            for name in by_rank[those[0]][axis]["names"]:
+                found = _odd(those, [by_rank[rank][axis]["names"].get(name) for rank in those])
                 if found:
                     odd.setdefault(axis, {}).setdefault(name, []).extend(found)
     return {"odd": odd}

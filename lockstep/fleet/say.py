@@ -27,6 +27,16 @@ def waits(seconds: float, what: str) -> str:
     return f"waits {seconds:.0f} s for {what}" if seconds >= 1 else f"waits for {what}"
 
 
+def store_text(at: str) -> str:
+    """Return "the rendezvous store at node-0:29500"; without an address where it has none.
+
+    Example:
+        >>> store_text("10.0.0.1:29500"), store_text("")
+        ('the rendezvous store at 10.0.0.1:29500', 'the rendezvous store')
+    """
+    return f"the rendezvous store at {at}" if at else "the rendezvous store"
+
+
 def ranks_text(ranks: list[int] | tuple[int, ...], most: int = 8) -> str:
     """Return "rank 3" or "ranks 0, 2, 5 and 9 more".
 

@@ -1,23 +1,14 @@
 """One more rank's view of what is built, for the builder to compare with its own.
 
-While one rank builds, the rank at the other end of the world makes its view at the same time; the
-builder waits for it before it publishes. Ranks that find the artifact in the store do neither.
+While one rank builds, the one at the other end of those that share the program makes its view at
+the same time; the builder waits for it before it publishes. Ranks that find the artifact in the
+store do neither.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-
-
-def far_end(rank: int, world: int) -> int:
-    """The rank that a builder compares with: the last, which differs along every axis, or rank 0.
-
-    Example:
-        >>> far_end(0, 8), far_end(3, 8), far_end(7, 8)
-        (7, 7, 0)
-    """
-    return world - 1 if rank != world - 1 else 0
 
 
 class Second:

@@ -11,6 +11,7 @@ from typing import Any
 
 from lockstep.fleet.faults import Fault
 from lockstep.fleet.say import say
+from lockstep.fleet.scope import Scope
 from lockstep.fleet.timing import Timing
 from lockstep.journal import Journal
 
@@ -23,6 +24,9 @@ class State:
         rank, world, local_rank: this process's place.
         timing: the limits.
         journal: where events go.
+        store_at: the address of the rendezvous store's host.
+        votes: by scope, in how many this rank took part.
+        scopes: those that this rank is in, by name.
     """
 
     rank: int
@@ -30,6 +34,7 @@ class State:
     local_rank: int
     timing: Timing
     journal: Journal
+    store_at: str = ""
     fault: Fault | None = None
     faulted: threading.Event = field(default_factory=threading.Event)
     left: threading.Event = field(default_factory=threading.Event)
@@ -40,11 +45,18 @@ class State:
     building: bool = False
     trips: int = 0
     calls: int = 0
-    votes: int = 0
+    votes: dict[str, int] = field(default_factory=dict)
+    scopes: dict[str, Scope] = field(default_factory=dict)
     entered: dict[str, tuple[int, str]] = field(default_factory=dict)
     times: dict[tuple[str, str], int] = field(default_factory=dict)
     contracts: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
-    posts: deque[tuple[str, str]] = field(default_factory=deque)
+    posts: deque[tuple[Scope, str, str]] = field(default_factory=deque)
+
+    def next_vote(self, scope: Scope) -> str:
+        """Count a vote of a scope's ranks; return its topic."""
+        self.scopes = {**self.scopes, scope.name: scope}  # the watcher goes through them meanwhile
+        self.votes[scope.name] = self.votes.get(scope.name, 0) + 1
+        return scope.key(f"vote/{self.votes[scope.name]}")
 
     def learn(self, fault: Fault) -> None:
         """Take in the fault; the first one stays. Wakes whoever waits."""

@@ -8,7 +8,7 @@ import time
 from lockstep.fleet.calls import compare_call, lone_vote
 from lockstep.fleet.client import Client, StoreGone
 from lockstep.fleet.faults import Fault
-from lockstep.fleet.say import ranks_text
+from lockstep.fleet.say import ranks_text, store_text
 from lockstep.fleet.state import State
 
 BYE = 10**12  # added to a rank's counter when it leaves in peace
@@ -52,8 +52,7 @@ class Watcher:
         client.add(f"alive/{state.rank}", 1)
         self._look_at_next()
         while state.posts:
-            key, mine = state.posts[0]
-            self._post(compare_call(client, state, key, mine))
+            self._post(compare_call(client, state, *state.posts[0]))
             state.posts.popleft()
         self._post(lone_vote(client, state))
         record = client.get("fault")
@@ -108,7 +107,8 @@ class Watcher:
                 return state.learn(store_fault(error))
             if stands and not said:
                 said = True
-                state.say("the rendezvous store is gone; nobody watches over this job any more")
+                text = f"{store_text(error.at)} is gone; nobody watches over this job any more"
+                state.say(text)
 
 
 def silent(client: Client, state: State, beats: int) -> list[int]:
@@ -145,7 +145,7 @@ def store_fault(error: StoreGone) -> Fault:
     return Fault(
         kind="store",
         rank=None,
-        what="the rendezvous store is gone: node 0's torchrun agent, or rank 0, has ended",
+        what=f"{store_text(error.at)} is gone: node 0's torchrun agent, or rank 0, has ended",
         got=str(error).partition("\n")[0],
         fix="see the last lines of node 0",
     )

@@ -28,6 +28,7 @@ from lockstep.capture.ranges import Size
 from lockstep.capture.trees import tree_of
 from lockstep.errors import ArtifactError
 from lockstep.fleet.obtain import Obtained
+from lockstep.fleet.scope import Scope
 from lockstep.fleet.second import Second
 from lockstep.fleet.store import ArtifactStore
 from lockstep.run.dynamic import Guards
@@ -257,11 +258,14 @@ def verify(data: bytes, wanted: Fields, where: str, place: Place) -> Fields:
     return artifact.manifest
 
 
-def load(obtained: Obtained, step: str, variant: str, here: Session) -> Variant:
-    """Load the program, write who built and who loaded it into the journal; rank 0 prints it.
+def load(
+    obtained: Obtained, step: str, variant: str, here: Session, scope: Scope | None = None
+) -> Variant:
+    """Load the program, write who built and who loaded it into the journal; one rank prints it.
 
     Args:
         step, variant: their names, as in the topic that the ranks met under.
+        scope: the ranks that share the program; None: all.
     """
     begin = time.monotonic()
     where = obtained.path or step
@@ -284,12 +288,13 @@ def load(obtained: Obtained, step: str, variant: str, here: Session) -> Variant:
         nodes=manifest["nodes"],
         built=manifest["built"],
         mesh=_mesh_sizes(manifest["fingerprint"]),
+        **({"program_of": scope.name} if scope else {}),
         seconds={k: round(v, 4) for k, v in seconds.items()},
     )
-    if here.rank == 0:
-        here.say(
-            _told(f"{step} {variant}", obtained, manifest["built"], seconds["load"], here.world)
-        )
+    ranks, role = (scope.ranks, f" {scope.name}") if scope else (range(here.world), "")
+    if here.rank == ranks[0]:
+        what = f"{step} {variant}{role}"
+        here.say(_told(what, obtained, manifest["built"], seconds["load"], len(ranks)))
     return loaded
 
 

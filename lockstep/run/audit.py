@@ -24,7 +24,7 @@ MARK = ".audited"  # beside an artifact: the digest of what was audited
 
 
 def audit(obtained: Obtained, build: Build, store: ArtifactStore, here: Session) -> None:
-    """Audit a program that the store had, where that is asked for or due.
+    """Audit a program that the store had, where that is asked for or due; on one rank.
 
     Args:
         build: of the same call, which can be traced again.
@@ -32,7 +32,7 @@ def audit(obtained: Obtained, build: Build, store: ArtifactStore, here: Session)
     Raises:
         ArtifactError: the step's graph is another one than the artifact's.
     """
-    if here.rank != 0 or obtained.role != "loaded" or obtained.by is not None:
+    if obtained.role != "loaded" or obtained.by is not None:
         return
     uncovered = build.wanted.get("not covered", [])
     asked = os.environ.get(AUDIT, "")

@@ -48,7 +48,8 @@ def judged(
     begin = time.monotonic()
     built = _by_types(checking, bound, options, apart, here)
     reports = [built.report]
-    _refuse(step.name, built.report.findings)
+    # Ranks of other roles run other programs: this one says nothing about the axis between them.
+    _refuse(step.name, [f for f in built.report.findings if f.axis not in options.roles])
     _say_open(step.name, built, options, here)
     if options.check == "full":
         from lockstep.run.full import full
@@ -58,7 +59,10 @@ def judged(
     return {
         "mode": options.check,
         "established": [line for report in reports for line in report.established],
-        "undecided": [line for report in reports for line in report.undecided],
+        "undecided": [
+            *(line for report in reports for line in report.undecided),
+            *(f"what ranks along {axis} make of each other's values" for axis in options.roles),
+        ],
         "values": built.report.nodes,
         "unknown": built.unknown,
         "no rule for": dict(built.report.unknown_ops),
@@ -95,7 +99,7 @@ def _say_open(name: str, built: Built, options: Options, here: Here) -> None:
     Along those, a gradient of the rank's own batch is followed without types.
     """
     for axis, count in built.unknown.items():
-        if count and axis not in options.data:
+        if count and axis not in (*options.data, *options.roles):
             here.say(
                 f"{name}: the types of {count} of {built.report.nodes} values along {axis} are not "
                 "known at the build; `lockstep check SCRIPT` judges them all"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType, MethodType
 from typing import Any
@@ -26,6 +26,8 @@ class Options:
         mesh: a DeviceMesh with named axes, or None.
         data: the axes over which batches differ.
         pending: axis -> who reduces later, in the user's words.
+        roles: the axes along which ranks run other programs.
+        guard: whether calls are compared before they run; what gives the loop's number for one.
         others: as `ls.compile` has them.
     """
 
@@ -38,6 +40,8 @@ class Options:
     outside: str = "error"  # what a size outside of `dynamic` does
     check: str = "types"
     pending: Mapping[str, str] = field(default_factory=dict)
+    roles: tuple[str, ...] = ()
+    guard: Callable[[], int | str] | bool = False
 
     @property
     def reductions(self) -> dict[str, str]:
@@ -77,6 +81,13 @@ def options(function: Any, **given: Any) -> Options:
         if axes is None or axis not in axes:
             raise _no_axis(f"pending={pending!r}", axes or ())
         way_of(axis, words)
+    given["roles"] = _roles(given["roles"], axes, over, given["check"])
+    if not (isinstance(given["guard"], bool) or callable(given["guard"])):
+        raise UsageError(
+            f"guard={given['guard']!r}",
+            want="True, or a function that gives the loop's own number of the step",
+            fix="guard=lambda: state.step",
+        )
     _refuse_store(given["store"])
     outside = given["on_new_shape"] or "error"
     given["on_new_shape"] = given["on_new_shape"] or "build"
@@ -85,6 +96,26 @@ def options(function: Any, **given: Any) -> Options:
             raise UsageError(f"{name}={given[name]!r}", want=f"one of {', '.join(known)}")
     given |= {"data": over, "pending": pending, "outside": outside}
     return Options(**{**given, "dynamic": read_dynamic(given["dynamic"])})
+
+
+def _roles(
+    given: Any, axes: tuple[str, ...] | None, data: tuple[str, ...], check: str
+) -> tuple[str, ...]:
+    if given is not None and not isinstance(given, (str, tuple, list)):
+        raise UsageError(f"roles={given!r}", want='an axis or several, as "pp" or ("pp", "ep")')
+    roles = axis_names(given)
+    for axis in roles:
+        if axes is None or axis not in axes:
+            raise _no_axis(f"roles={given!r}", axes or ())
+        if axis in data:
+            raise UsageError(f"{axis} is an axis of roles= and of data=", want="one of the two")
+    if roles and check == "full":
+        raise UsageError(
+            'check="full" with roles=',
+            why="its simulated ranks all run one program",
+            fix='check="types", which judges a role\'s program along the other axes',
+        )
+    return roles
 
 
 def _refuse_store(store: Any) -> None:

@@ -10,18 +10,22 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from lockstep import _compat
 from lockstep.build.fingerprint import Fields, differences, fingerprint
+from lockstep.build.toolchain import toolchain
 from lockstep.capture.binding import Call, Step
 from lockstep.capture.marks import said_of_parameters
 from lockstep.capture.refusal import refuse
 from lockstep.errors import ContractError, UsageError
+from lockstep.fleet.scope import Scope
 from lockstep.run.admit import Build, load, short, tell_unchecked
 from lockstep.run.asking import Asking
 from lockstep.run.audit import audit
+from lockstep.run.call_guard import CallGuard, guard_of, name_of_call
 from lockstep.run.dynamic import Dynamic, Loose
 from lockstep.run.key import Bound, contract
 from lockstep.run.modes import ON, instead, mode
 from lockstep.run.options import Options, options
 from lockstep.run.replicas import Replicas
+from lockstep.run.roles import Meeting, scope_of
 from lockstep.run.session import Session, session
 from lockstep.run.variant import Variant
 from lockstep.spmd.affine import place_here
@@ -48,6 +52,7 @@ class CompiledStep:
         if options.mesh is not None:
             register(options.mesh)  # now, since the eager way back needs the axes' names too
         self.step = Step(function)
+        self.step.known = options.roles
         self.options, self.mesh, self.data = options, options.mesh, options.data
         self._variants: dict[Any, Variant] = {}
         self._contracts: dict[str, Fields] = {}
@@ -81,12 +86,31 @@ class CompiledStep:
         self._calls += 1
         here = session()
         variant = self._variant(here, call, bound)
-        here.fleet.call(self.name, variant.name, self._calls)  # lone votes are judged by it
+        # Lone votes are judged by it.
+        here.fleet.call(self.name, variant.name, self._calls, self.scope)
         # Guarded at every call: a rank that a fault finds stuck in here is ended by its deadman.
         with here.fleet.guard(f"running {self.name}, call {self._calls}"):
+            if self.options.guard:
+                self._enter(here, variant.name)
             if self._calls <= 3:
                 return self._first_runs(here, variant, call, bound)
             return variant.run(call, bound)
+
+    @functools.cached_property
+    def scope(self) -> Scope | None:
+        """The ranks that share this rank's program; None: all of them."""
+        return scope_of(self.mesh, self.options.roles) if self.options.roles else None
+
+    @functools.cached_property
+    def _guard(self) -> CallGuard:
+        here = session()
+        return guard_of(self.mesh, here.world, here.fleet.state.timing.build)
+
+    def _enter(self, here: Session, variant: str) -> None:
+        """Return where all ranks enter this very call."""
+        own, name = self.options.guard, "" if self.options.roles else self.name
+        told = name_of_call(name, variant, self._calls, own if callable(own) else None)
+        self._guard.enter(here.fleet, told)
 
     def _variant(self, here: Session, call: Call, bound: Bound) -> Variant:
         """The program for a call: a known one, or one that all ranks vote on now."""
@@ -139,12 +163,15 @@ class CompiledStep:
             self._refuse_new(asked, words)
             wanted = self.fingerprint(call, bound, words)
             replicas = self._replicas(bound) if not self._votes else None
+        meeting, tools = self._meeting(here), toolchain(self.options.backend)
+        if meeting is not None:
+            meeting.begin(wanted, tools)
         self._votes += 1
         name, sizes = f"v{self._votes - 1}", self.dynamic.sizes if loose else ()
         if not self._variants:
             tell_unchecked(self.name, self.options, here)
         build = Build(self.step, call, bound, wanted, self.options, here, replicas, sizes)
-        store, place = here.store(self.options.store), self._place()
+        store, place = here.store(self.options.store), self.place()
         asking = Asking(build, store, place)
         first = asking.first()
         obtained = here.fleet.obtain(
@@ -160,14 +187,18 @@ class CompiledStep:
             place=place,
             settle=asking.again,
             line_of=asking.line_of,
+            toolchain=tools,
+            scope=self.scope,
         )
+        speaks = here.rank == (self.scope or here.fleet.everyone).ranks[0]
         with here.fleet.guard(f"loading {self.name}"):
-            variant = load(obtained, self.name, name, here)
-            for told in variant.guards.left_out() if here.rank == 0 else ():
+            variant = load(obtained, self.name, name, here, self.scope)
+            for told in variant.guards.left_out() if speaks else ():
                 here.say(f"{self.name} {name}: {told}")
             variant.verify(call, bound)
         with here.fleet.guard(f"auditing {self.name}"):
-            audit(obtained, build, store, here)
+            if speaks:
+                audit(obtained, build, store, here)
         if replicas is not None:
             with here.fleet.guard(f"comparing the parameters of {self.name}"):
                 replicas.judge(self.name, variant.checked, here)
@@ -175,11 +206,20 @@ class CompiledStep:
         self._variants[key] = variant
         self._contracts[name] = words
         self._asked.append(asked)
+        if meeting is not None:
+            meeting.end(self.name)
         return variant
 
-    def _place(self) -> dict[str, int]:
-        """This rank's coordinates along the axes of the mesh, and its rank."""
-        return place_here(register(self.mesh).values() if self.mesh is not None else ())
+    def _meeting(self, here: Session) -> Meeting | None:
+        """Where all roles meet at the step's first variant; later ones are a role's own matter."""
+        if self._votes or not self.options.roles:
+            return None
+        return Meeting(here.fleet, self.options.roles, here.fleet.state.timing.build)
+
+    def place(self) -> dict[str, int]:
+        """This rank's coordinates along the axes of the mesh that its program may differ along."""
+        axes = register(self.mesh).values() if self.mesh is not None else ()
+        return place_here([axis for axis in axes if axis.name not in self.options.roles])
 
     def _replicas(self, bound: Bound) -> Replicas | None:
         """What this rank's parameters are, where there are others to compare them with."""
@@ -226,6 +266,7 @@ class CompiledStep:
                 "data": list(self.options.data),
                 "pending": dict(self.options.pending),
                 "said": said_of_parameters(bound.state, self.mesh),
+                **({"role": self.scope.name} if self.scope is not None else {}),
             },
         )
 
@@ -271,6 +312,8 @@ def compile(
     dynamic: Mapping[str, Mapping[int, tuple[int, int]]] | None = None,
     check: str = "types",
     pending: Mapping[str, str] | None = None,
+    roles: str | tuple[str, ...] | None = None,
+    guard: bool | Callable[[], int | str] = False,
 ) -> Callable[[Callable[P, T]], Callable[P, T]]: ...
 
 
@@ -285,6 +328,8 @@ def compile(
     dynamic: Mapping[str, Mapping[int, tuple[int, int]]] | None = None,
     check: str = "types",
     pending: Mapping[str, str] | None = None,
+    roles: str | tuple[str, ...] | None = None,
+    guard: bool | Callable[[], int | str] = False,
 ) -> Any:
     """Make a step that one rank compiles and every rank runs.
 
@@ -314,6 +359,13 @@ def compile(
             the manifest, and an artifact that was checked less than asked for is built again.
         pending: axis -> "ddp mean", "ddp sum", "mean" or "sum": what something after the step does
             to the gradients, as DDP's hook, or the last of several accumulation steps.
+        roles: the axis or axes along which ranks run other programs, as the stages of a pipeline.
+            Ranks that are equal on them share a program, built by one of theirs; the coordinate
+            along them is a plain number in the step. Nothing is checked between roles.
+        guard: True: the ranks compare before every call that it is the same one, by a small
+            all-reduce in a group of its own; where it is not, StepMismatch is raised on all of
+            them. Calls are told apart by step, variant and count; a function that gives the loop's
+            own number, as `lambda: state.step`, sees a rank that has left out a batch, too.
 
     Returns:
         A callable like the step. Its first call of each variant is collective over all ranks.
@@ -335,6 +387,8 @@ def compile(
         dynamic=dynamic,
         check=check,
         pending=pending,
+        roles=roles,
+        guard=guard,
     )
 
     def wrap(step: Callable[..., Any]) -> CompiledStep:

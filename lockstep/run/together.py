@@ -64,6 +64,15 @@ class Together:
 
         return answer
 
+    def same(self, number: int) -> bool:
+        """Whether all ranks bring the same number; each waits for all others."""
+        if self._alone():
+            return True
+        ends = torch.tensor([number, -number])
+        dist.all_reduce(ends, dist.ReduceOp.MAX, group=self._group())
+        most, least = ends.tolist()
+        return bool(most == -least)
+
     def _alone(self) -> bool:
         if not dist.is_initialized() or dist.get_backend() == "fake":
             return True

@@ -84,6 +84,7 @@ class Torchrun:
         world: int = 2,
         limit: float = 90.0,
         env: dict[str, str] | None = None,
+        options: tuple[str, ...] = (),
     ) -> Ended:
         """Run `python -m module args` on `world` ranks and wait until all processes are gone.
 
@@ -91,6 +92,7 @@ class Torchrun:
             folder: for the store, the journals and what is printed; made where missing.
             limit: seconds after which everything is ended and an error raised.
             env: for the ranks, over the defaults: a store and runs in `folder`, quick timing.
+            options: torchrun's own, beside the defaults.
 
         Raises:
             TimeoutError: with everything that was printed.
@@ -100,7 +102,7 @@ class Torchrun:
         job = {
             "argv": [
                 "torchrun", "--standalone", "--nproc-per-node", str(world),
-                "--log-dir", str(logs), "--redirects", "3", "-m", module, *args,
+                "--log-dir", str(logs), "--redirects", "3", *options, "-m", module, *args,
             ],
             "out": str(folder / "torchrun"),
             "env": {
