@@ -100,6 +100,7 @@ BARS = [
         "-m lockstep compare examples/train_llama.py --nproc-per-node 2 -- --steps 5",
     ),
     Bar("typed collectives cost what hand-written ones do, claims nothing", "bench/types_off.py"),
+    Bar("a guarded call takes at most 1.1 times a plain one's time", "bench/guard.py"),
     Bar("a step takes at most 1.03 times torch.compile's time", "bench/step.py"),
     Bar(
         "a check grows no faster than the graph; Llama 3 70B by shape fits 8 GiB",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from lockstep.errors import FleetError
+from lockstep.errors import FleetError, StepMismatch
 from lockstep.fleet import Fault
 from lockstep.fleet.faults import TRACE_LIMIT, is_consequence, is_told
-from lockstep.fleet.judge import differing, judge_digests, judge_vote
+from lockstep.fleet.judge import differing, judge_digests, judge_tags, judge_vote
 
 
 def vote(**changes: Any) -> dict[str, Any]:
@@ -114,3 +114,54 @@ def test_only_broken_connections_are_consequences():
     assert not is_consequence(RuntimeError("shape '[3]' is invalid for input of size 4"))
     assert not is_consequence(ValueError("Connection closed by peer"))
     assert not is_consequence(FleetError("Connection closed by peer"))
+
+
+def test_all_odd_ranks_and_all_fields_are_named_at_once():
+    plain = vote()["contract"]
+    shapes = [{**plain, "inputs": {"x": f"f32[{n}, 16]"}} for n in (4, 2)]
+    odd = [vote(contract=shapes[0]), vote(), vote(contract=shapes[1]), vote(), vote()]
+    odd.append(vote(contract={**plain, "torch": "2.15.0"}))
+    verdict = judge_vote(odd)
+    assert verdict["fault"]["rank"] is None
+    assert "LS400: ranks 0, 2, 5 differ in inputs.x, torch at train_step" in told(verdict)
+    assert (
+        "got  inputs.x f32[4, 16] on rank 0, f32[2, 16] on rank 2; torch 2.15.0 on rank 5"
+        in told(verdict)
+    )
+    many = {**plain, **{f"f{n}": n for n in range(12)}}
+    assert "f6 and 4 more at train_step" in told(judge_vote([vote(), vote(contract=many)]))
+
+
+def test_toolchains_are_agreed_on_but_for_what_a_rank_lacks():
+    tools = [{"compiler": "g++ 12"}, {"compiler": None}, {"compiler": "g++ 12"}, {}]
+    assert "candidates" in judge_vote([vote(toolchain=tool) for tool in tools])
+    tools[3] = {"compiler": "clang 17"}
+    verdict = judge_vote([vote(toolchain=tool) for tool in tools])
+    assert verdict["fault"]["rank"] == 3
+    assert "rank 3 differs in toolchain.compiler at train_step" in told(verdict)
+    assert "want toolchain.compiler g++ 12 on ranks 0, 1, 2" in told(verdict)
+    assert "fix  install the same versions on every node" in told(verdict)
+
+
+def test_ranks_of_a_role_are_told_by_their_numbers_in_the_world():
+    odd = {**vote()["contract"], "torch": "2.15.0"}
+    verdict = judge_vote([vote(), vote(), vote(contract=odd)], [4, 5, 7])
+    assert verdict["fault"]["rank"] == 7
+    assert "want torch 2.14.1 on ranks 4, 5" in told(verdict)
+    assert judge_vote([vote(), vote(local_rank=1)], [4, 5]) == {"candidates": [4, 5]}
+    held = [vote(), vote(have="a", size=3)]
+    assert judge_vote(held, [4, 5])["done"]["by"] == 5
+    assert judge_digests([{"digest": "a"}, {"digest": "b"}], [4, 5])["fault"]["rank"] == 5
+
+
+def test_calls_that_differ_are_a_mismatch_of_its_own_kind():
+    calls = [f"call {n} of train_step (v0)" for n in (2, 3, 2)]
+    assert judge_tags([{"call": calls[0]}] * 3, range(3)) == {"ok": True}
+    verdict = judge_tags([{"call": call} for call in calls], [4, 5, 6])
+    assert verdict["fault"]["rank"] == 5
+    error = Fault.read(verdict["fault"]).error()
+    assert type(error) is StepMismatch and is_told(error)
+    assert "got  call 3 of train_step (v0) on rank 5" in str(error)
+    assert "want call 2 of train_step (v0) on ranks 4, 6" in str(error)
+    two = judge_tags([{"call": call} for call in calls[:2]], range(2))
+    assert two["fault"]["rank"] is None  # of two nobody knows which one is odd

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
+
 import pytest
 
 from lockstep.errors import UsageError
 from lockstep.fleet import Timing
+from tests.sources import ROOT
 
 
 def test_defaults_bound_how_long_a_job_outlives_an_error():
@@ -43,3 +47,10 @@ def test_a_bad_variable_is_named(text):
         Timing.for_world(2, {"LOCKSTEP_TIMING": text})
     assert f"LOCKSTEP_TIMING holds {text!r}" in str(caught.value)
     assert "the names are beat, lease, dead, grace" in str(caught.value)
+
+
+def test_the_page_has_every_limit_with_its_default():
+    page = (ROOT / "docs" / "fleet.md").read_text()
+    rows = re.findall(r"^\| (\w+) \| ([\d.]+) \|", page, re.MULTILINE)
+    defaults = {field.name: field.default for field in dataclasses.fields(Timing)}
+    assert {name: float(value) for name, value in rows} == defaults
