@@ -54,8 +54,8 @@ class State:
 
     def next_vote(self, scope: Scope) -> str:
         """Count a vote of a scope's ranks; return its topic."""
-        self.scopes = {**self.scopes, scope.name: scope}  # the watcher goes through them meanwhile
         self.votes[scope.name] = self.votes.get(scope.name, 0) + 1
+        self.scopes = {**self.scopes, scope.name: scope}  # last: the watcher goes through them
         return scope.key(f"vote/{self.votes[scope.name]}")
 
     def learn(self, fault: Fault) -> None:

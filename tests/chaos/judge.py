@@ -39,11 +39,12 @@ def _is_told(cell: Cell, seen: Seen, process: int) -> bool:
     if process in seen.trained or process in seen.by_agent or process not in seen.ends:
         return True
     text = seen.texts.get(process, "")
-    if process == cell.struck and cell.special != "hung compiler":
-        return cell.action != "exception" or INJECTED in text
     if cell.target == "store":
         return _STORE.search(text) is not None
     culprit = cell.builder if cell.special == "read-only store" else cell.struck
+    if process == culprit and cell.special != "hung compiler":
+        own = "LS230" if cell.special == "read-only store" else INJECTED
+        return cell.action in ("KILL", "STOP") or own in text
     return culprit in named(text)
 
 

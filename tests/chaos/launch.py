@@ -68,7 +68,7 @@ def run(cell: Cell, folder: Path, warm: dict[str, bytes] | None = None) -> Seen:
     """
     folder.mkdir(parents=True)
     (folder / "store1").mkdir(mode=0o700)
-    for name, data in (warm or {}).items():
+    for name, data in (warm or {}).items() if cell.special == "half-warm store" else ():
         _private(folder / "store1" / name, data)
     with _store(cell, folder) as impossible:
         if impossible:
