@@ -163,6 +163,7 @@ def roles(me: Rank) -> None:
     if at == 1:
         _obtain(me, build, topic="stage1/v1", name="1b.lockstep", **same)
     time.sleep(0.5)  # the watchers compare the calls
+    me.fleet.state.raise_fault()
     _leave(me, got)
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.__main__ import coverage, pool
+from tests.chaos.__main__ import coverage
 from tests.chaos.cells import ACTIONS, PHASES, TARGETS, Cell, matrix, specials
 from tests.chaos.judge import faults, named, outcome
-from tests.chaos.launch import Seen, run
+from tests.chaos.launch import Seen, pool, run
 
 FEW = [
     Cell("builder", "write", "KILL"),

@@ -129,7 +129,7 @@ def test_all_odd_ranks_and_all_fields_are_named_at_once():
         in told(verdict)
     )
     many = {**plain, **{f"f{n}": n for n in range(12)}}
-    assert "f6 and 4 more at train_step" in told(judge_vote([vote(), vote(contract=many)]))
+    assert "f6, f7 and 4 more at train_step" in told(judge_vote([vote(), vote(contract=many)]))
 
 
 def test_toolchains_are_agreed_on_but_for_what_a_rank_lacks():

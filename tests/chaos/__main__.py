@@ -13,11 +13,10 @@ told.
 
 from __future__ import annotations
 
-import multiprocessing
 import sys
 import tempfile
 import time
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from pathlib import Path
 
 import tyro
@@ -26,22 +25,10 @@ from rich.table import Table
 
 from tests.chaos.cells import ACTIONS, PHASES, TARGETS, Cell, matrix, specials
 from tests.chaos.judge import faults, outcome
-from tests.chaos.launch import Seen, run
+from tests.chaos.launch import AT_ONCE, Seen, pool, run
 
-AT_ONCE = 2
 Rows = dict[Cell, Seen]
 TAIL = 12  # lines of each process that a failed cell shows
-
-
-def preload() -> None:
-    """In a process of the pool: what every agent needs, before it is forked."""
-    import torch.distributed.run  # noqa: F401
-
-
-def pool(at_once: int = AT_ONCE) -> ProcessPoolExecutor:
-    """Processes that run a cell each, at most so many at a time."""
-    spawned = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(at_once, spawned, preload)
 
 
 def run_all(cells: list[Cell], folder: Path, at_once: int, console: Console) -> Rows:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import multiprocessing
 import os
 import re
 import shutil
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +27,7 @@ from typing import Any
 from tests.chaos.cells import Cell
 from tests.chaos.strikes import CELL, FOLDER, JOB
 
+AT_ONCE = 2
 ROOT = Path(__file__).parents[2]
 START_S = 150.0  # until the strike: a loaded machine starts slowly
 PROCESSES = range(4)
@@ -58,6 +61,17 @@ class Seen:
     events: list[dict[str, Any]] = field(default_factory=list)
     agents: str = ""
     impossible: str = ""
+
+
+def preload() -> None:
+    """In a process of the pool: what every agent needs, before it is forked."""
+    import torch.distributed.run  # noqa: F401
+
+
+def pool(at_once: int = AT_ONCE) -> ProcessPoolExecutor:
+    """Processes that run a cell each, at most so many at a time."""
+    spawned = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(at_once, spawned, preload)
 
 
 def run(cell: Cell, folder: Path, warm: dict[str, bytes] | None = None) -> Seen:

@@ -35,6 +35,7 @@ def main() -> None:
     torch.manual_seed(1 + strikes.process)
     try:
         for _ in range(3):
+            model.zero_grad()
             train_step(model, torch.randn(8, 4))
     except ValueError:
         if special != "caught and slept":

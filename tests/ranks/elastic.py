@@ -43,8 +43,11 @@ def main(how: str) -> None:
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 4)
     torch.manual_seed(1 + me.rank)
+    losses = []
     try:
-        losses = [train_step(model, torch.randn(8, 4)).item() for _ in range(2)]
+        for _ in range(2):
+            model.zero_grad()
+            losses.append(train_step(model, torch.randn(8, 4)).item())
     except ls.LockstepError:
         if how == "takeover":  # torchrun takes 30 s to end what is stopped
             os.kill(int((me.folder / "pid0").read_text()), signal.SIGKILL)
