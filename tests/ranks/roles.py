@@ -79,7 +79,7 @@ def called(step: Callable[..., Any], model: nn.Module, x: Tensor) -> Tensor:
     got = step(model, x)
     if want is not None:
         pairs = zip(model.parameters(), twin.parameters(), strict=True)
-        made = [(p.grad, q.grad) for p, q in pairs if q.grad is not None]  # a copy has none at first
+        made = [(p.grad, q.grad) for p, q in pairs if q.grad is not None]  # copies lack others
         assert torch.equal(got, want) and all(torch.equal(*grads) for grads in made)
     return got
 
