@@ -150,9 +150,10 @@ class _Reads:
         if name is None:
             _refuse_read(frame, f"{what}, in a group that is no mesh axis")
             return dist.get_rank(group)
-        if name in self.coordinates.known:
+        known, size = self.coordinates.known, dist.get_world_size(group)
+        if name in known or (known and size == 1):  # of one rank, all axes are one
             return dist.get_rank(group)
-        return self.coordinates.read(name, dist.get_world_size(group), line_of(frame))
+        return self.coordinates.read(name, size, line_of(frame))
 
     def _member(self, group: Any, place: int, frame: FrameType | None) -> Any:
         """The global rank of a member of a group of which each rank has another."""

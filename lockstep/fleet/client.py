@@ -37,7 +37,7 @@ class Client:
     def __init__(self, store: Store, prefix: str) -> None:
         from torch.distributed import PrefixStore
 
-        self.at = address_of(store)
+        self.at, self.inside = address_of(store), False
         self._store = PrefixStore(prefix, store.clone())
 
     def put(self, key: str, value: Any) -> None:
@@ -107,10 +107,13 @@ class Client:
     def _gone(self) -> Iterator[None]:
         from torch.distributed import DistError
 
+        self.inside = True  # a stopped host holds every call: who watches must see that
         try:
             yield
         except DistError as error:
             raise StoreGone(f"{type(error).__name__}: {error}", self.at) from error
+        finally:
+            self.inside = False
 
 
 def address_of(store: Store) -> str:

@@ -7,6 +7,7 @@ import sys
 import threading
 import traceback
 
+from lockstep.fleet.client import Client
 from lockstep.fleet.faults import Fault
 from lockstep.fleet.say import say, store_text
 from lockstep.fleet.state import State
@@ -20,10 +21,14 @@ class Deadman:
     A stopped store host blocks every call to it, a wait with a timeout too, so the watcher alone
     cannot be the one that ends a process. Aborting a gloo call does not free it either; only the
     end of the process does.
+
+    Args:
+        state: this rank.
+        main: the main thread's connection.
     """
 
-    def __init__(self, state: State) -> None:
-        self._state = state
+    def __init__(self, state: State, main: Client) -> None:
+        self._state, self._client = state, main
         self._main = threading.main_thread().ident
         self.thread = threading.Thread(target=self._run, name="lockstep-deadman", daemon=True)
         self.thread.start()
@@ -40,8 +45,8 @@ class Deadman:
                 next_line = state.timing.store
                 continue
             text = f"{store_text(state.store_at)} has not answered for {quiet:.0f} s"
-            if state.waiting:
-                self._end(f"{text}; this rank {state.waiting}")
+            if state.waiting or self._client.inside:
+                self._end(f"{text}; this rank {state.waiting or 'waits for its answer'}")
             if quiet >= next_line:
                 next_line = quiet + 60
                 state.say(text)

@@ -89,7 +89,7 @@ class Fleet:
         main.add(f"alive/{self.rank}", 1)  # before anything is posted: who posted can be missed
         self._main, self._waits = main, Waits(main, blocked, self.state)
         self._watcher = Watcher(watching, self.state)
-        self._deadman = Deadman(self.state)
+        self._deadman = Deadman(self.state, main)
 
     # ---- the main thread's verbs ---------------------------------------------------------------
 
