@@ -1,6 +1,6 @@
 """The script of one rank: train every layout of this many ranks in all ways, and compare.
 
-torchrun ... -m tests.bitwise.layout_ranks first|again|quick
+torchrun ... -m tests.bitwise.layout_ranks first|again|quick [LAYOUT ...]
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import lockstep as ls  # noqa: E402
 from tests.bitwise import layouts  # noqa: E402
 from tests.bitwise.compare import History, count, first_difference  # noqa: E402
 from tests.bitwise.own import OwnCompile  # noqa: E402
-from tests.parallel.layouts import CASES, Case, step  # noqa: E402
+from tests.parallel.layouts import CASES, NARROW, Case, step  # noqa: E402
 
 NEAR_64, NEAR_32 = 1e-11, 1e-5
 GRAPH, OWN, AGAIN = "graph = eager", "inductor = own compile", "inductor = its first start"
@@ -56,36 +56,37 @@ def compared(case: Case, claim: str, one: History, run: Callable[[], History]) -
 def layout(case: Case) -> None:
     """All ways of one layout."""
     mesh = ls.mesh(**case.mesh)
+    run = layouts.Training(case, 3, NARROW) if how == "quick" else layouts.Training(case)
 
     def compiled(backend: str) -> Callable[[], History]:
         made = ls.compile(step, mesh=mesh, data=case.data, backend=backend)
-        return lambda: layouts.train(case, mesh, made, torch.float32)
+        return lambda: layouts.train(run, mesh, made, torch.float32)
 
     kept = Path(os.environ["CACHES"]) / f"{case.name} {dist.get_rank()}.pt"
     if how == "again":
         compared(case, AGAIN, torch.load(kept), compiled("inductor"))
         return
-    eager = layouts.train(case, mesh, step, torch.float32)
+    eager = layouts.train(run, mesh, step, torch.float32)
     compared(case, GRAPH, eager, compiled("graph"))
-    near_one_process(case, mesh, eager)
+    near_one_process(run, mesh, eager)
     if how == "quick":
         return
     own = OwnCompile(step)
-    alone = layouts.train(case, mesh, own, torch.float32)
+    alone = layouts.train(run, mesh, own, torch.float32)
     shared = compared(case, OWN, alone, compiled("inductor"))
     torch.save(shared, kept)
 
 
-def near_one_process(case: Case, mesh: Any, eager: History) -> None:
+def near_one_process(run: layouts.Training, mesh: Any, eager: History) -> None:
     """Compare the last loss with one process', in f64 and, without a router, in f32."""
     begin = time.monotonic()
     with layouts.left_wide():
-        wide = layouts.train(case, mesh, step, torch.float64)
-        gap_64 = layouts.apart(wide, layouts.train_alone(case, torch.float64))
-    gap_32 = layouts.apart(eager, layouts.train_alone(case, torch.float32))
-    far = gap_64 > NEAR_64 or (gap_32 > NEAR_32 and not case.experts)
+        wide = layouts.train(run, mesh, step, torch.float64)
+        gap_64 = layouts.apart(wide, layouts.train_alone(run, torch.float64))
+    gap_32 = layouts.apart(eager, layouts.train_alone(run, torch.float32))
+    far = gap_64 > NEAR_64 or (gap_32 > NEAR_32 and not run.case.experts)
     odd = f"{gap_64:.1e} in f64, {gap_32:.1e} in f32" if far else None
-    note(case, NEAR, odd, begin)
+    note(run.case, NEAR, odd, begin)
     rows[-1]["gaps"] = {"f64": gap_64, "f32": gap_32}
     here.result(rows)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,38 +16,57 @@ from lockstep.parallel.expert import balanced
 from tests.bitwise.compare import History, Record
 from tests.parallel.layouts import MOST, Case
 
-STEPS, ROWS, TOKENS, RATE = 20, 4, 16, 1e-3
+ROWS, TOKENS, RATE = 4, 16, 1e-3
 
 
-def batches(vocab: int) -> Iterator[tuple[Tensor, Tensor]]:
+@dataclass(frozen=True)
+class Training:
+    """One training from the start.
+
+    Args:
+        case: the layout.
+        steps: how many.
+        changes: of the debug config.
+    """
+
+    case: Case
+    steps: int = 20
+    changes: dict[str, Any] = field(default_factory=dict)
+
+    def whole(self, dtype: torch.dtype) -> Any:
+        """The model before it is laid out."""
+        return self.case.whole(**self.changes).to(dtype)
+
+
+def batches(vocab: int, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
     """The job's batches: a stream with some structure, labels left out here and there."""
     drawn = torch.Generator().manual_seed(11)
-    text = torch.randint(4, (STEPS, ROWS, TOKENS + 1), generator=drawn).cumsum(-1) * 3 % vocab
+    text = torch.randint(4, (steps, ROWS, TOKENS + 1), generator=drawn).cumsum(-1) * 3 % vocab
     for rows in text:
         labels = rows[:, 1:].clone()
         labels[0, :3] = -100
         yield rows[:, :-1].clone(), labels
 
 
-def train(case: Case, mesh: Any, step: Callable[..., Any], dtype: torch.dtype) -> History:
+def train(run: Training, mesh: Any, step: Callable[..., Any], dtype: torch.dtype) -> History:
     """Train the debug model under a layout; records loss, norm, and this rank's parameters."""
-    model = case.laid_out(mesh, case.whole().to(dtype))
+    model = run.case.laid_out(mesh, run.whole(dtype))
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.1)
     history: History = []
-    for whole in batches(model.config.vocab):
-        loss, norm = step(model, *case.own(mesh, *whole))
+    for whole in batches(model.config.vocab, run.steps):
+        loss, norm = step(model, *run.case.own(mesh, *whole))
         optimizer.step()
         optimizer.zero_grad()
         history.append({"loss": loss.clone(), "norm": norm.clone(), **_parameters(model)})
     return history
 
 
-def train_alone(case: Case, dtype: torch.dtype) -> History:
+def train_alone(run: Training, dtype: torch.dtype) -> History:
     """Train the same model in one process on whole batches, in plain PyTorch."""
-    model = case.whole().to(dtype)
+    model = run.whole(dtype)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.1)
     history: History = []
-    for tokens, labels in batches(model.config.vocab):
+    for tokens, labels in batches(model.config.vocab, run.steps):
         loss = F.cross_entropy(model(tokens).flatten(0, 1), labels.flatten())
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), MOST)
