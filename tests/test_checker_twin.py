@@ -40,6 +40,17 @@ def test_repeated_values_are_cut_by_claim_or_by_dimension():
     assert [m.tolist() for m in maps] == [[0, 1], [2, 3]]
 
 
+def test_repeated_values_may_be_cut_by_several_axes():
+    mesh = {"dp": 2, "tp": 2}
+    world = capture_world(lambda x: x + 1, lambda mesh: torch.ones(1), mesh)
+    whole = torch.tensor([[0, 1, 1, 2], [2, 3, 0, 3]])
+    maps = index_map(world, list(whole.flatten().view(4, 1, 2)), whole, {})
+    assert [m.tolist() for m in maps] == [[[0, 1]], [[2, 3]], [[4, 5]], [[6, 7]]]
+    rows = list(whole[0].chunk(4))
+    assert [m.tolist() for m in index_map(world, rows, whole[0], {})] == [[0], [1], [2], [3]]
+    assert index_map(world, rows[::-1], whole[0], {}) is None
+
+
 def test_a_value_is_explained_by_its_elements_or_by_pending_sums_and_means():
     world, whole = _world(), random(0, 4).double()
     part = random(1, 4).double()

@@ -116,7 +116,10 @@ def _splits(node: Node) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
     if "all_to_all" not in op_name(node):
         return None
     got, sent = node.args[1:3]
-    known = all(isinstance(rows, (list, tuple)) for rows in (got, sent))
+    known = all(
+        isinstance(rows, (list, tuple)) and not any(isinstance(n, Node) for n in rows)
+        for rows in (got, sent)
+    )
     return (tuple(sent), tuple(got)) if known else None  # type: ignore[arg-type]
 
 

@@ -41,6 +41,7 @@ _SIZES = {
     "tied": "tie_word_embeddings",
     "norm_eps": "rms_norm_eps",
     "rope_theta": "rope_theta",
+    "init_std": "initializer_range",
 }
 _ROPE = {
     "rope_factor": "factor",
@@ -48,6 +49,7 @@ _ROPE = {
     "rope_high": "high_freq_factor",
     "rope_context": "original_max_position_embeddings",
 }
+_DEFAULTS = {"tie_word_embeddings": False, "rope_theta": 10_000.0, "initializer_range": 0.02}
 _EXPERTS = {"experts": "num_local_experts", "top": "num_experts_per_tok"}
 
 
@@ -171,7 +173,7 @@ def config_of(data: Mapping[str, Any], where: str = "config.json") -> llama.Conf
     if kind not in ("llama", "mixtral"):
         raise UsageError(f"a model of type {kind}", where=where, want="llama or mixtral")
     rope = data.get("rope_parameters") or data.get("rope_scaling") or {}
-    data = {"tie_word_embeddings": False, "rope_theta": 10_000.0, **data}
+    data = {**_DEFAULTS, **data}
     data |= {"rope_theta": rope["rope_theta"]} if "rope_theta" in rope else {}
     fields = {own: data[other] for own, other in _SIZES.items()}
     scaled = rope.get("rope_type", rope.get("type", "default"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import re
 import time
 from collections.abc import Iterator
@@ -11,8 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import lockstep as ls
+from lockstep.capture.origin import short_path
 from lockstep.checker.finding import Report
-from tests.mutants.sites import VERBS, Site, sites
+from lockstep.spmd import claims
+from tests.mutants.sites import Site
 from tests.parallel.layouts import Case, step
 
 ROOM = 6  # cases that are tried for one site
@@ -123,30 +124,17 @@ def judge(site: Site, rights: list[Right], without: Any) -> Mutant:
 
 @contextlib.contextmanager
 def noting() -> Iterator[set[tuple[str, int]]]:
-    """Note the file and the line of every typed collective that the package calls."""
-    import sys
-
+    """Note the file and the line of every typed collective that is said while something records."""
     called: set[tuple[str, int]] = set()
-    known = {site.module: site.file for site in sites()}
-    saved = []
+    original = claims.Moved
 
-    def noted(original: Any, file: str) -> Any:
-        def call(*args: Any, **words: Any) -> Any:
-            __tracebackhide__ = True  # the caller stands for this helper
-            called.add((file, sys._getframe(1).f_lineno))
-            return original(*args, **words)
+    def moved(*args: Any, **words: Any) -> Any:
+        made = original(*args, **words)
+        called.add((short_path(made.place.file), made.place.line))
+        return made
 
-        return call
-
-    for name, file in known.items():
-        module = importlib.import_module(name)
-        for verb in VERBS:
-            if verb in vars(module):
-                original = vars(module)[verb]
-                saved.append((module, verb, original))
-                setattr(module, verb, noted(original, file))
+    claims.Moved = moved  # type: ignore[misc, assignment]
     try:
         yield called
     finally:
-        for module, verb, original in saved:
-            setattr(module, verb, original)
+        claims.Moved = original  # type: ignore[misc]

@@ -6,6 +6,8 @@ repeat, a claimed shard or a chunk of one dimension is tried.
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 
 from lockstep.checker.simulation.compare import same
@@ -57,10 +59,15 @@ def _by_value(locals_: list[torch.Tensor], whole: torch.Tensor) -> Map | None:
 
 
 def _cuts(world: World, positions: torch.Tensor, types: dict[str, Type]) -> list[Map]:
-    """Cuts of a tensor into the ranks' parts: as claimed first, then by each axis and dimension."""
+    """Cuts of a tensor into the ranks' parts: as claimed first, then by axes and dimensions."""
     claimed = {axis: kind.dim for axis, kind in types.items() if kind.dim is not None}
     ways = [claimed] if claimed else []
-    ways += [{axis: dim} for axis in world.wide for dim in range(positions.dim())]
+    others: list[dict[str, int]] = []
+    dims: list[int | None] = [None, *range(positions.dim())]  # None: an axis does not cut it
+    for chosen in itertools.product(dims, repeat=len(world.wide)):
+        cut = zip(world.wide, chosen, strict=True)
+        others.append({axis: dim for axis, dim in cut if dim is not None})
+    ways += sorted(others, key=len)  # the fewest cuts that explain it
     return [parts for way in ways if (parts := _cut(world, positions, way)) is not None]
 
 

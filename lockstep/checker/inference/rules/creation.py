@@ -95,7 +95,7 @@ def drawn_for(node: Node) -> Node | None:
     return source
 
 
-@rule("_assert_async", "_assert_tensor_metadata", "sym_size", "_assert_scalar")
+@rule("_assert_async", "_assert_tensor_metadata", "_assert_scalar", "sym_size", "sym_numel")
 def _nothing(ctx: Context) -> Kind:
     return EQUAL
 
