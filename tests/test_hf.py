@@ -61,9 +61,8 @@ def test_what_does_not_fit_is_named(tmp_path):
     assert "a model of type gpt2" in told(model_type="gpt2")
     assert "rotary embeddings of type yarn" in told(rope_scaling={"rope_type": "yarn"})
     assert "layers.2.attention.wq.weight does not fit" in told(num_hidden_layers=3)
-    with pytest.raises(UsageError, match=r"no \*.safetensors"):
-        (tmp_path / "model.safetensors").unlink()
-        told()
+    (tmp_path / "model.safetensors").unlink()
+    assert "no *.safetensors" in told()
 
 
 def test_a_shared_expert_has_no_place():
