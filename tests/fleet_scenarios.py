@@ -45,6 +45,13 @@ def own_stores(me: Rank) -> None:
     _leave(me, _obtain(me))
 
 
+def lost_by_its_url(me: Rank) -> None:
+    """Each process has a memory of its own: what one puts below the URL, no other one finds."""
+    os.environ["LOCKSTEP_COPIES"] = str(me.folder / f"copies{me.fleet.node}")
+    kept = ArtifactStore("memory://bucket", rank=me.rank)
+    _leave(me, me.fleet.obtain("step/v0", {}, "a.lockstep", kept, lambda stage: b"bytes" * 1000))
+
+
 def odd_contract(me: Rank) -> None:
     """The last rank brings another batch."""
     contract = {**CONTRACT, "inputs": {"tokens": "i64[5, 16]"}}

@@ -88,6 +88,16 @@ def test_each_node_takes_the_bytes_from_its_parent_and_keeps_them(jobs, tmp_path
         assert (tmp_path / f"store{node}/step.lockstep").stat().st_size == 6_000_000
 
 
+def test_what_a_store_by_url_lost_comes_from_a_peer_once_a_node(jobs, tmp_path):
+    ended = jobs.run("lost_by_its_url", tmp_path, world=4, nodes=2)
+    assert ended.codes == [0] * 4
+    assert [(row["rank"], row["from_ranks"]) for row in ended.of("shipped")] == [(2, [0])]
+    assert {row["path"] for row in ended.results} == {"memory://bucket/a.lockstep"}
+    again = jobs.run("lost_by_its_url", tmp_path, world=4, nodes=2)  # from the nodes' copies
+    assert [row["role"] for row in again.results] == ["loaded"] * 4
+    assert len(again.of("built")) == 1 and len(again.of("shipped")) == 1
+
+
 @pytest.mark.parametrize("how", ["kill", "flip", "lie"])
 def test_a_parent_that_spoils_it_is_left_for_another_holder(jobs, tmp_path, how):
     """Killed in the middle, a byte flipped on its way, other bytes: the child has the right."""

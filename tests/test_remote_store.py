@@ -24,7 +24,9 @@ from lockstep.fleet.objects import Objects
 from lockstep.fleet.stores import DirectoryStore, PinnedFile
 from lockstep.fleet.wire import digest_of
 from lockstep.journal import Journal
+from lockstep.run.audit import MARK
 from tests.sources import ROOT
+from tests.test_audit import SAID, hidden, run
 
 NAME = "step.lockstep"
 
@@ -265,6 +267,19 @@ def test_a_copy_that_is_damaged_is_fetched_again(url, capsys) -> None:
 
 def fail(stage: Any) -> bytes:
     raise AssertionError("nothing is to be built")
+
+
+def test_a_step_is_built_into_it_and_loaded_and_audited_on_another_node(
+    url, tmp_path, monkeypatch, capfd
+) -> None:
+    text = run(hidden, url, capfd)
+    assert f"no program of hidden in {url} yet" in text
+    assert "built by rank 0" in text and f" -> {url}/" in text
+    another_node(tmp_path, monkeypatch)
+    text = run(hidden, url, capfd)
+    assert "loaded by" in text and SAID in text
+    assert [path.suffix for path in (tmp_path / "copies of 1").glob("*/*.audited")] == [MARK]
+    assert SAID not in run(hidden, url, capfd)
 
 
 def test_a_directory_needs_no_fsspec() -> None:
