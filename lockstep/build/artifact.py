@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lockstep.build.program import Program
 
 PROGRAM = "program.py"
-_RESERVED = ("blobs", "backend", "requires", "code")
+_RESERVED = ("blobs", "backend", "requires", "code", "repeats")
 _KERNEL = re.compile(r"kernels/[0-9a-z_]{1,64}\.[a-z]+")
 
 
@@ -79,8 +79,8 @@ def pack(
     """Put a lowered program and what is known about it into an artifact.
 
     Args:
-        manifest: JSON values under string keys; "backend", "requires", "code" and "blobs" are
-            filled in.
+        manifest: JSON values under string keys; "backend", "requires", "code", "repeats" and
+            "blobs" are filled in.
         program: what a back end made.
         extra: further blobs, such as {"source_map.json": ...}.
         seal: what signs, from `sealer`; by default by the key that LOCKSTEP_SIGN names.
@@ -110,6 +110,7 @@ def pack(
     blobs |= extra or {}
     full = dict(manifest) | {"backend": program.backend, "code": told}
     full |= {"requires": program.requires, "blobs": format.table_of(blobs)}
+    full |= {"repeats": program.repeats} if program.repeats else {}
     return Artifact.from_bytes(format.encode(format.STEP, full, blobs, seal or sealer()), "<pack>")
 
 

@@ -28,6 +28,7 @@ _TOLD = {
     "check",
     "compared",
     "early",
+    "repeats",
     "blobs",
 }
 
@@ -78,6 +79,12 @@ def _head(seen: Inspected) -> str:
     nodes = f", {manifest['nodes']} nodes" if "nodes" in manifest else ""
     step = manifest.get("step", "no name")
     lines.append(f"  step      {step}, back end {manifest['backend']}{nodes}")
+    once = manifest.get("repeats", {})
+    if "bodies" in once:
+        told = "{bodies} bodies of {nodes} nodes, compiled once for {calls} calls"
+        lines.append(f"  repeats   {told.format_map(once)}")
+    if "flat" in once:
+        lines.append(f"  repeats   compiled as a whole: {once['flat']}")
     built = manifest.get("built")
     if isinstance(built, dict):
         lines.append(f"  built     {_built(built)}")

@@ -16,10 +16,11 @@ from lockstep.build.cpu import kernel_features
 from lockstep.build.cubins import Triton, compiled
 from lockstep.build.graph_backend import graph_text
 from lockstep.build.holdable import check_nodes
+from lockstep.build.outline.lowered import Repeats, lower_once
 from lockstep.build.outputs import split_outputs
 from lockstep.build.program import Program
 from lockstep.build.requires import accelerator_kind, basic_requires, kernel_requires
-from lockstep.build.rewrite import Kernel, Rewritten, rewrite
+from lockstep.build.rewrite import Kernel, Rewritten
 from lockstep.build.scalars import lift_weights
 from lockstep.errors import LockstepError, LoweringError, ToolchainError
 
@@ -45,14 +46,15 @@ def lower_inductor(graph: Lowerable) -> Program:
         ToolchainError: LS201, this machine has no working C++ compiler.
     """
     nodes = list(graph.gm.graph.nodes)
-    program = _compiled(graph, {})
+    program, repeats = _compiled(graph, {})
     if program is None:
         return Program("inductor", graph_text(graph.gm), {}, basic_requires(nodes))
     libraries, binaries = _libraries(program), _binaries(program)
     requires = basic_requires(nodes) | kernel_requires(kernel_features() if libraries else ())
     if binaries:
         requires |= {"accelerator": accelerator_kind()}
-    return Program("inductor", program.text, libraries, requires, _sources(program), binaries)
+    sources = _sources(program)
+    return Program("inductor", program.text, libraries, requires, sources, binaries, repeats)
 
 
 def inductor_code(graph: Lowerable) -> tuple[str, dict[str, str]]:
@@ -65,28 +67,26 @@ def inductor_code(graph: Lowerable) -> tuple[str, dict[str, str]]:
         LoweringError: as there.
     """
     with _compat.kernels_uncompiled():
-        program = _compiled(graph, {"force_disable_caches": True})
+        program, _ = _compiled(graph, {"force_disable_caches": True})
     return (program.text, _sources(program)) if program else (graph_text(graph.gm), {})
 
 
-def _compiled(graph: Lowerable, options: dict[str, Any]) -> Rewritten | None:
-    """The rewritten code of a graph; None where there is nothing to compile."""
+def _compiled(graph: Lowerable, options: dict[str, Any]) -> tuple[Rewritten | None, Repeats]:
+    """The rewritten code of a graph, None where there is nothing to compile; and its repeats."""
     nodes = list(graph.gm.graph.nodes)
     check_nodes(nodes)
     split = split_outputs(graph.gm)
     lift_weights(split.gm)
     try:
         with _compat.inductor_options(_OPTIONS | options):
-            source = _compat.compile_to_python(split.gm, graph.fakes)
-            program = rewrite(source, split.epilogue)
+            program, repeats = lower_once(split, graph.fakes)
     except LockstepError:
         raise
     except Exception as error:
-        if _compat.is_nothing_to_compile(error):  # views and inputs alone: there is no kernel
-            return None
         raise _translated(error) from error
-    check_operators(program.operators, nodes)
-    return program
+    if program is not None:
+        check_operators(program.operators, nodes)
+    return program, repeats
 
 
 def _sources(program: Rewritten) -> dict[str, str]:

@@ -20,6 +20,8 @@ class Program:
             also {"machine", "python_abi", "cpu_features"}, with an accelerator {"accelerator"}.
         sources: digest of a kernel -> the C++ or Triton that it was compiled from, to be read.
         files: of an accelerator's kernels: "<digest>.cubin" and how it is started, "<digest>.json".
+        repeats: of repeated parts that were compiled once: how many bodies, calls of them, and
+            nodes in them; or {"flat": why the graph was compiled whole}.
 
     Example:
         >>> Program("graph", "def call(inputs): return ()", {}, {}).backend
@@ -32,3 +34,4 @@ class Program:
     requires: dict[str, Any]
     sources: dict[str, str] = field(repr=False, default_factory=dict)
     files: dict[str, bytes] = field(repr=False, default_factory=dict)
+    repeats: dict[str, Any] = field(default_factory=dict)

@@ -31,7 +31,8 @@ def lift_weights(gm: Any) -> None:
             elif node.target is _compat.foreach_lerp_op():
                 for start, end in zip(*node.args[:2], strict=True):
                     weight = _tensor(gm, start, node.args[2])
-                    gm.graph.call_function(aten.lerp_.Tensor, (start, end, weight))
+                    lerp = gm.graph.call_function(aten.lerp_.Tensor, (start, end, weight))
+                    lerp.meta["val"] = start.meta["val"]
                 gm.graph.erase_node(node)
     gm.recompile()
 
@@ -46,4 +47,6 @@ def _tensor(gm: Any, like: Any, weight: Any) -> Any:
     value = like.meta["val"]
     dtype = torch.float32 if value.dtype in (torch.bfloat16, torch.float16) else value.dtype
     options = {"dtype": dtype, "device": value.device}
-    return gm.graph.call_function(torch.ops.aten.scalar_tensor.default, (weight,), options)
+    made = gm.graph.call_function(torch.ops.aten.scalar_tensor.default, (weight,), options)
+    made.meta["val"] = value.new_empty((), dtype=dtype)
+    return made

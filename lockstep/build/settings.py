@@ -34,6 +34,7 @@ def build_settings(backend: str) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "cpu features": sorted(kernel_features()),
         "cpu threads": torch.get_num_threads(),
+        **({"repeats": "flat"} if whole_graphs() else {}),
     }
     kind = accelerator_kind()
     if kind is not None:
@@ -42,6 +43,11 @@ def build_settings(backend: str) -> dict[str, Any]:
         if name == "ATEN_CPU_CAPABILITY" or _is_option(name):
             settings[f"environment {name}"] = value
     return settings | {f"option {k}": v for k, v in _compat.changed_inductor_options().items()}
+
+
+def whole_graphs() -> bool:
+    """Whether LOCKSTEP_REPEATS=flat asks to compile repeated layers one by one, in one graph."""
+    return os.environ.get("LOCKSTEP_REPEATS") == "flat"
 
 
 def _is_option(name: str) -> bool:

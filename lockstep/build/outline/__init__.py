@@ -1,0 +1,1 @@
+"""Repeated parts of a captured graph, found by structure alone: each is a body, lowered once."""

@@ -1,0 +1,70 @@
+"""From a captured graph to bodies and their driver, or to a sentence why not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from lockstep.build.outline.bodies import CutError, bodies_of
+from lockstep.build.outline.borders import settle
+from lockstep.build.outline.driver import driver_text
+from lockstep.build.outline.nodes import calls
+from lockstep.build.outline.normal import normalised
+from lockstep.build.outline.proof import proved
+from lockstep.build.outline.repeats import segments
+
+LEAST_REPEATS = 4
+LEAST_SAVED = 200  # nodes: below, a compiler is done with the whole graph as soon
+
+
+@dataclass(frozen=True)
+class Outlined:
+    """A graph as calls of bodies.
+
+    Args:
+        bodies: modules, each with a tuple as its output.
+        calls: which body each call is of, in order.
+        driver: text of `call(inputs)`, over globals `body_0`, `body_1`, ...
+        nodes: how many the whole graph has.
+    """
+
+    bodies: list[Any]
+    calls: list[int]
+    driver: str
+    nodes: int
+
+    def told(self) -> dict[str, int]:
+        """The figures, for a manifest."""
+        held = sum(len(calls(body.graph)) for body in self.bodies)
+        return {"bodies": len(self.bodies), "calls": len(self.calls), "nodes": held}
+
+
+def outlined(gm: Any) -> Outlined | str:
+    """Find a graph's repeated parts.
+
+    Args:
+        gm: a flat graph of operators; its output is a tuple. It is not changed.
+
+    Returns:
+        Bodies and driver, proved equal to the graph; or why it is better left whole.
+    """
+    graph = normalised(gm)
+    parts = segments(graph)
+    if len(parts) <= LEAST_REPEATS:
+        return "no part repeats"
+    try:
+        bodies, made = bodies_of(settle(graph, parts))
+    except CutError as error:
+        return str(error)
+    whole = len(calls(gm.graph))
+    result = Outlined(bodies, [one.body for one in made], driver_text(graph, made), whole)
+    if max(Counter(result.calls).values()) < LEAST_REPEATS:
+        return f"no part repeats {LEAST_REPEATS} times"
+    if 2 * len(bodies) > len(made):
+        return f"{len(bodies)} forms of parts in {len(made)} calls"
+    if whole - result.told()["nodes"] < LEAST_SAVED:
+        return f"repeats would save {whole - result.told()['nodes']} of {whole} nodes"
+    if not proved(gm, bodies, result.driver):
+        return "the parts were not proved equal to the whole"
+    return result
