@@ -201,7 +201,7 @@ def verdict(depths: tuple[int, ...], built: Any, ran: Any, seconds: float) -> in
     slower = max(run["slower"] for run in ran.values())
     peaks = all(run["peak"][ONCE] <= run["peak"][FLAT] for run in ran.values())
     lines = [
-        (f"lowering {depths[-1]} layers takes {lower:.2f} times that of {depths[0]}", lower <= GROWTH),
+        (f"{depths[-1]} layers are lowered in {lower:.2f} times {depths[0]}'s", lower <= GROWTH),
         (f"its artifact is {size:.2f} times as large", size <= GROWTH),
         (f"a step takes at most {slower:.3f} times that of one by one", slower <= SLOWER),
         ("its peak of live memory is no higher", peaks),

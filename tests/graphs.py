@@ -10,8 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lockstep import _compat
-
 
 @dataclass
 class Traced:
@@ -22,15 +20,8 @@ class Traced:
     fake_mode: Any
 
 
-def trace(
-    step: Callable[..., Any],
-    inputs: Sequence[torch.Tensor],
-    ranges: dict[int, tuple[int, int]] | None = None,
-) -> Traced:
-    """Trace `step(*inputs)`, a function to a tuple of tensors, under fake tensors.
-
-    `ranges`: an input's place -> the least and most rows that it may have from call to call.
-    """
+def trace(step: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Traced:
+    """Trace `step(*inputs)`, a function to a tuple of tensors, under fake tensors."""
     from torch._guards import TracingContext, tracing
     from torch._subclasses import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
@@ -38,8 +29,6 @@ def trace(
 
     mode = FakeTensorMode(allow_non_fake_inputs=False, shape_env=ShapeEnv())
     fakes = [mode.from_tensor(value, static_shapes=True) for value in inputs]
-    for at, rows in (ranges or {}).items():
-        fakes[at] = _compat.symbolic_of(mode, inputs[at], f"input{at}", {0: rows})
     one_thread = torch.autograd.set_multithreading_enabled(False)
     with mode, tracing(TracingContext(mode)), one_thread, torch.no_grad():
         gm = make_fx(lambda *values: tuple(step(*values)))(*fakes)

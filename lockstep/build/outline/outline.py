@@ -15,6 +15,7 @@ from lockstep.build.outline.proof import proved
 from lockstep.build.outline.repeats import segments
 
 LEAST_REPEATS = 4
+MOST_HELD = 0.5  # of the graph's nodes in bodies: of more, calls cost more than is saved
 LEAST_SAVED = 200  # nodes: below, a compiler is done with the whole graph as soon
 
 
@@ -61,10 +62,9 @@ def outlined(gm: Any) -> Outlined | str:
     result = Outlined(bodies, [one.body for one in made], driver_text(graph, made), whole)
     if max(Counter(result.calls).values()) < LEAST_REPEATS:
         return f"no part repeats {LEAST_REPEATS} times"
-    if 2 * len(bodies) > len(made):
-        return f"{len(bodies)} forms of parts in {len(made)} calls"
-    if whole - result.told()["nodes"] < LEAST_SAVED:
-        return f"repeats would save {whole - result.told()['nodes']} of {whole} nodes"
+    held = result.told()["nodes"]
+    if whole - held < LEAST_SAVED or held > MOST_HELD * whole:
+        return f"repeats would save {whole - held} of {whole} nodes"
     if not proved(gm, bodies, result.driver):
         return "the parts were not proved equal to the whole"
     return result
