@@ -112,6 +112,11 @@ BARS = [
     ),
     Bar("typed collectives cost what hand-written ones do, claims nothing", "bench/types_off.py"),
     Bar("a guarded call takes at most 1.1 times a plain one's time", "bench/guard.py"),
+    Bar(
+        "32 layers are compiled in the time of 4, to the same bits as one by one",
+        "bench/depth.py",
+        limit_s=3600,
+    ),
     Bar("a step takes at most 1.03 times torch.compile's time", "bench/step.py"),
     Bar(
         "a check grows no faster than the graph; Llama 3 70B by shape fits 8 GiB",

@@ -156,7 +156,7 @@ LETTERS = "abcdefghijkl"
     ("name", "calls"),
     [
         ("dropout in every layer", "abbbbbbcdeeeeefg"),
-        ("one odd layer", "?"),
+        ("one odd layer", "abbbbbcbbbbbbbdeffffffghiiijk"),
         ("two kinds in turn", "abbbbbbcdeeeeefg"),
         ("collectives in layers", "abbbbbbcdeeeeefggggggh"),
         ("tied weights", "abbbbbbcdeeeefg"),
