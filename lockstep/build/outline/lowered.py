@@ -27,12 +27,12 @@ def lower_once(split: Split, fakes: list[Any]) -> tuple[Rewritten | None, Repeat
         The rewritten code, None where there is nothing to compile; and what became of repeats, as
         `Program.repeats` has it.
     """
-    found = "LOCKSTEP_REPEATS=flat" if whole_graphs() else outlined(split.gm)
-    if isinstance(found, Outlined):
-        try:
+    try:
+        found = "LOCKSTEP_REPEATS=flat" if whole_graphs() else outlined(split.gm)
+        if isinstance(found, Outlined):
             return _of_bodies(found, split.epilogue), found.told()
-        except Exception as error:  # what the compiler can't hold of a part, it may hold of all
-            found = f"a part can't be compiled apart: {type(error).__name__}: {error}"
+    except Exception as error:  # what the compiler can't hold of a part, it may hold of all
+        found = f"a part can't be compiled apart: {type(error).__name__}: {error}"
     program = _of_one(split.gm, fakes, split.epilogue)
     return program, {"flat": found.splitlines()[0][:200]}
 
