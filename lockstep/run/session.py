@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -20,8 +19,7 @@ from lockstep.fleet.store import ArtifactStore, named_store
 from lockstep.journal import Journal
 from lockstep.run.modes import mode
 from lockstep.spmd.mesh import default_device_type, start_process_group
-
-WAIT_S = 300.0
+from lockstep.spmd.start import meet
 
 
 class Here(Protocol):
@@ -75,12 +73,12 @@ def _begin() -> Session:
     rank, world = dist.get_rank(), dist.get_world_size()
     local, local_world = _number("LOCAL_RANK", rank), _number("LOCAL_WORLD_SIZE", world)
     store = _compat.default_store() if world > 1 else None
-    journal, folder = open_journal(store)
+    journal, folder, word = open_journal(store)
     fleet = Fleet(
         store,
         rank,
         world,
-        _run_name(),
+        word,
         node=_number("GROUP_RANK", rank // max(local_world, 1)),
         local_rank=local,
         nodes=-(-world // max(local_world, 1)),
@@ -92,14 +90,17 @@ def _begin() -> Session:
     return Session(rank, world, fleet, journal, folder)
 
 
-def open_journal(store: dist.Store | None) -> tuple[Journal, Path]:
-    """This rank's journal, and the run's folder that holds it. Collective over all ranks.
+def open_journal(store: dist.Store | None) -> tuple[Journal, Path, str]:
+    """This rank's journal, the run's folder that holds it, and the word of this start.
+
+    Collective over all ranks.
 
     Args:
-        store: the job's rendezvous store, through which the ranks agree on the folder.
+        store: the job's rendezvous store, through which the ranks agree on the word.
     """
     rank, device = dist.get_rank(), default_device_type()
-    folder = _folder(store, _run_name(), rank)
+    word = meet(store or dist.HashStore(), rank, dist.get_world_size() if store else 1)
+    folder = _folder(word.rpartition("-")[0], rank)
     journal = Journal(
         _journal_path(folder, rank),
         rank,
@@ -111,7 +112,7 @@ def open_journal(store: dist.Store | None) -> tuple[Journal, Path]:
         flag=torch.compiler.config.compile_on_one_rank,
         mode=mode(),
     )
-    return journal, folder
+    return journal, folder, word
 
 
 def _journal_path(folder: Path, rank: int) -> Path | None:
@@ -128,29 +129,14 @@ def _journal_path(folder: Path, rank: int) -> Path | None:
         return None
 
 
-def _run_name() -> str:
-    """What sets this start of the job apart from others that meet at the same store."""
-    restart = _number("TORCHELASTIC_RESTART_COUNT", 0)
-    return f"{os.environ.get('TORCHELASTIC_RUN_ID', 'run')}/{restart}"
-
-
 def _number(name: str, default: int) -> int:
     value = os.environ.get(name, "")
     return int(value) if value.isdigit() else default
 
 
-def _folder(store: dist.Store | None, run: str, rank: int) -> Path:
+def _folder(name: str, rank: int) -> Path:
     """`$LOCKSTEP_RUNS/<start>`, by default below `./runs`; "latest" links to it."""
     root = Path(os.environ.get("LOCKSTEP_RUNS", "runs"))
-    name = time.strftime("%Y%m%d-%H%M%S") + f"-{os.getpid()}"
-    if store is not None:
-        from datetime import timedelta
-
-        key = f"lockstep/{run}/folder"
-        if rank == 0:
-            store.set(key, name)
-        store.wait([key], timedelta(seconds=WAIT_S))
-        name = store.get(key).decode()
     if rank == 0:
         with contextlib.suppress(OSError):  # told by the journal that can't be made below it
             (root / name).mkdir(parents=True, exist_ok=True)

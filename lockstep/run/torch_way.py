@@ -176,7 +176,7 @@ def _cache_keys() -> list[str]:
 def _journal() -> Journal:
     start_process_group(default_device_type())
     store = _compat.default_store() if dist.get_world_size() > 1 else None
-    journal, _ = open_journal(store)
+    journal, *_ = open_journal(store)
     journal.event("start")
     atexit.register(journal.close)
     return journal

@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from lockstep import _compat
 from lockstep.errors import UsageError
+from lockstep.spmd.start import meet
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -114,10 +115,19 @@ def start_process_group(device_type: str = "cpu") -> None:
     if device_type != "cpu":
         torch.accelerator.set_device_index(int(os.environ.get("LOCAL_RANK", "0")))
         backend = f"cpu:gloo,{device_type}:{dist.get_default_backend_for_device(device_type)}"
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        _start_below_agent(backend)
+    elif "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         dist.init_process_group(backend)
     else:
         dist.init_process_group(backend, rank=0, world_size=1, store=dist.HashStore())
+
+
+def _start_below_agent(backend: str) -> None:
+    """Initialise it apart from an earlier start, whose addresses torchrun's store still holds."""
+    store, rank, world = next(iter(dist.rendezvous("env://")))
+    apart = dist.PrefixStore(meet(store, rank, world), store)
+    dist.init_process_group(backend, store=apart, rank=rank, world_size=world)
 
 
 def _fit(sizes: dict[str, int], world: int) -> dict[str, int]:

@@ -103,7 +103,7 @@ def main(ranks: int = 4, at_once: int = AT_ONCE, only: str = "") -> int:
     console.print(coverage(rows), others(rows))
     wrong = [cell for cell in rows if faults(cell, rows[cell])]
     none = [cell for cell in rows if rows[cell].impossible]
-    over = max((max(s.ends.values(), default=0) / c.limit_s() for c, s in rows.items()), default=0)
+    over = max(end / c.limit_of(p) for c, s in rows.items() for p, end in s.ends.items())
     taken = sum(any(e["event"] == "takeover" for e in seen.events) for seen in rows.values())
     console.print(
         f"{len(rows)} of {len(every)} cells in {time.monotonic() - begin:.0f} s: "

@@ -29,8 +29,9 @@ TIMING = (
     "beat=0.2,lease=2,dead=5,grace=2,hard=2,store=5,start=60,build=60,cause=1.5,ack=1,say=1,"
     "finish=6"
 )
-HUNG = "build=6"  # with the hung compiler
+HUNG = "build=25"  # with the hung compiler: more than all before it may take
 SLOW = 6.0  # seconds that slow ones take: more than a lease, and than the silence of a dead rank
+BUILD = 60.0  # seconds that a job that is well may take to build, and to train, on a busy machine
 PROCESS = 6.0  # seconds that processes on a busy machine may take to see, to say and to end
 
 
@@ -78,14 +79,18 @@ class Cell:
         """The limits of the cell's jobs."""
         return f"{TIMING},{HUNG}" if self.special == "hung compiler" else TIMING
 
+    def limit_of(self, process: int) -> float:
+        """Seconds from the strike after which a process must be gone; a job that is well trains."""
+        return BUILD if self.target == "two jobs" and process > 1 else self.limit_s()
+
     def limit_s(self) -> float:
-        """Seconds from the strike after which no rank's process may be left."""
+        """Seconds from the strike after which no process of the struck job may be left."""
         t = Timing.for_world(4, {"LOCKSTEP_TIMING": self.timing})
         end = t.grace + t.hard
         if self.special == "hung compiler":
             return t.build + 4 * t.beat + end + PROCESS
         if self.special and self.special not in ("caught and slept", "read-only store"):
-            return SLOW + t.dead + PROCESS  # they train
+            return BUILD  # they train
         if self.target == "store":
             found = t.store + 1 if self.action == "STOP" else t.dead
             return found + t.ack + end + PROCESS

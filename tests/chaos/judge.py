@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from tests.chaos.cells import Cell
@@ -20,7 +21,7 @@ def faults(cell: Cell, seen: Seen) -> list[str]:
     if seen.impossible:
         return []
     found = [] if seen.struck else ["it never came to the strike"]
-    late = [p for p in PROCESSES if p not in seen.ends]
+    late = [p for p in PROCESSES if seen.ends.get(p, math.inf) > cell.limit_of(p)]
     if late:
         found.append(f"process {late} was still there {cell.limit_s():.0f} s after the strike")
     found += [f"bad file {name}: {wrong}" for name, wrong in seen.files.items() if wrong]

@@ -134,7 +134,8 @@ class Job:
 
     def _watch(self) -> float:
         """Note each process' end; return the time of the strike, 0 where there was none."""
-        begin, struck, limit = time.time(), 0.0, self._cell.limit_s()
+        begin, struck = time.time(), 0.0
+        limit = max(self._cell.limit_of(process) for process in PROCESSES)
         while True:
             time.sleep(0.05)
             now = time.time()

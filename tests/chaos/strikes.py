@@ -20,6 +20,7 @@ from tests.chaos.cells import BUILDING, SLOW, Cell
 CELL, FOLDER, JOB = "CHAOS_CELL", "CHAOS_FOLDER", "CHAOS_JOB"
 INJECTED = "chaos: injected"
 DWELL = 0.7  # seconds that a builder stays in the phase in which somebody else is struck
+OWN_STRIKES = ("slow rank", "slow builder", "hung compiler", "caught and slept")
 SIGNALS = {"KILL": signal.SIGKILL, "STOP": signal.SIGSTOP, "exception": signal.SIGTERM}
 
 
@@ -161,7 +162,7 @@ class Strikes:
 
     def _special(self, phase: str) -> None:
         special = self.cell.special
-        if self.builds and not (self.folder / "strike").exists():
+        if self.builds and not self.seen - {phase} and special not in OWN_STRIKES:
             self.note()
         if special == "caught and slept" and phase == "first step" and self.is_struck:
             self.note()

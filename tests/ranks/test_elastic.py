@@ -43,3 +43,22 @@ def test_artifacts_of_several_meshes_lie_side_by_side(torchrun: Torchrun, tmp_pa
     assert first.results == again.results and other.results == other_again.results
     meshes = [read_manifest(path)["fingerprint"]["mesh dp"] for path in store.glob("*.lockstep")]
     assert sorted(meshes) == [2, 4]
+
+
+def test_a_restart_finds_what_was_built_when_the_builder_was_lost(
+    torchrun: Torchrun, tmp_path: Path
+) -> None:
+    ended = torchrun.run(
+        "tests.ranks.elastic",
+        "takeover",
+        folder=tmp_path,
+        options=("--max-restarts", "1"),
+        env={"LOCKSTEP_TIMING": "beat=0.1,lease=1.5,dead=4,grace=2,ack=1,cause=0.6,say=1"},
+    )
+    assert ended.code == 0, ended.report()
+    assert [row["rank"] for row in ended.of("takeover")] == [1]
+    assert [row["rank"] for row in ended.of("built")] == [1]
+    assert {row["culprit"] for row in ended.of("fault_seen")} == {0}
+    # The first start's fault is not the second one's, though the store and its keys outlive it.
+    assert [row["restart"] for row in ended.results] == [1, 1]
+    assert by(ended) == 2 * [("loaded", None)]
