@@ -11,6 +11,7 @@ from tests.chaos.strikes import INJECTED
 
 _RANKS = re.compile(r"\branks? (\d+(?:(?:, | and )\d+)*)")
 _STORE = re.compile(r"the rendezvous store at \S+:\d+ (?:is gone|has not answered)")
+_OWN_WORDS = {"read-only store": "LS230", "caught and slept": "still running"}
 ALL_TRAIN = (
     "all well", "half-warm store", "full store", "slow rank", "slow builder", "out of memory",
 )  # fmt: skip
@@ -44,7 +45,7 @@ def _is_told(cell: Cell, seen: Seen, process: int) -> bool:
         return _STORE.search(text) is not None
     culprit = cell.builder if cell.special == "read-only store" else cell.struck
     if process == culprit and cell.special != "hung compiler":
-        own = "LS230" if cell.special == "read-only store" else INJECTED
+        own = _OWN_WORDS.get(cell.special, INJECTED)
         return cell.action in ("KILL", "STOP") or own in text
     return culprit in named(text)
 
