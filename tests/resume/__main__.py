@@ -26,7 +26,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     steps = 6 * asked.kills
-    words = ("--backend", "graph", "--schedule.steps", str(steps))
+    words = ("--backend", "graph", "--schedule.steps", str(steps), "--schedule.warmup", "5")
     words += ("--checkpoint.every", str(EVERY))
     with tempfile.TemporaryDirectory(prefix="lockstep-resume-") as name:
         folder = Path(name)
