@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import signal
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ import torch
 
 import lockstep as ls
 from lockstep.configs import find
+from lockstep.errors import UsageError
 from lockstep.models import llama
 from lockstep.run.session import session
 from lockstep.trainer import metrics
@@ -148,6 +151,23 @@ def test_a_loss_far_above_its_mean_is_odd_only_where_asked():
     assert told[0].odd(1.0, math.inf) == "gradient norm inf"
 
 
+def test_tensorboard_gets_the_numbers_and_its_absence_is_told(tmp_path, monkeypatch):
+    board: list[Any] = []
+    fake = SimpleNamespace(
+        add_scalar=lambda name, value, step: board.append((name, value, step)),
+        close=lambda: board.append("closed"),
+    )
+    module = SimpleNamespace(SummaryWriter=lambda folder, purge_step: fake)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    written = metrics.Metrics(tmp_path, 0, tensorboard=True)
+    written.write("train", 3, loss=0.5, mfu=None)
+    written.close()
+    assert board == [("train/loss", 0.5, 3), "closed"]
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(UsageError, match="needs the package tensorboard: pip install"):
+        metrics.writer(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("decay", "rates"),
     [
@@ -162,9 +182,9 @@ def test_the_rate_warms_up_and_decays(decay, rates):
 
 
 def test_the_shrunken_twin_is_checked_and_a_missing_reduction_is_found(tmp_path, monkeypatch):
-    made = config(tmp_path / "a")
+    made = config(tmp_path / "a", data={"micro_batches": 1})
     report = check_twin(made, {"dp": 64})
     assert report.ok, str(report)
-    monkeypatch.setattr("lockstep.trainer.steps.reduce_grads", lambda model, **axes: None)
-    report = check_twin(made, {"dp": 64})
+    monkeypatch.setattr("lockstep.parallel.reduce_grads", lambda model: None)
+    report = check_twin(made, {"dp": 64}, repair_s=0)
     assert not report.ok and report.findings[0].axis == "dp"

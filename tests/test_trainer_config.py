@@ -91,7 +91,7 @@ def job(tmp_path, monkeypatch):
         (["--optimizer.lrr", "1"], "has no --optimizer.lrr; did you mean --optimizer.lr?"),
         (["--mesh.tp", "3", "--nproc-per-node", "3"], "model.heads 4 is not divided by tp 3"),
         (["--mesh.tp", "4", "--nproc-per-node", "4"], "model.kv_heads 2 is not divided by tp 4"),
-        (["--mesh.dp", "3"], "mesh dp=3 fsdp=1 tp=1 does not make up 1 rank(s)"),
+        (["--mesh.dp", "3"], "mesh dp=3 fsdp=1 cp=1 tp=1 does not make up 1 rank(s)"),
         (["--mesh.tp", "2", "--nproc-per-node", "2", "--model.ffn", "33"], "model.ffn 33 is not"),
         (["--mesh.tp", "2", "--nproc-per-node", "2", "--model.vocab", "257"], "model.vocab 257"),
         (["--nproc-per-node", "3"], "data.batch 4 is not divided by data ranks 3"),

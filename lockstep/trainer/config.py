@@ -7,6 +7,8 @@ A config is a function that returns a `TrainConfig`. Each field is a flag of `lo
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Mapping
 from typing import Literal
 
 from lockstep.errors import UsageError
@@ -21,8 +23,16 @@ class Mesh:
     """Replicas of the model; -1 takes the ranks that the other axes leave."""
     fsdp: int = 1
     """Ranks over which parameters, gradients and the optimizer's state are sharded."""
+    cp: int = 1
+    """Ranks that share each sequence."""
     tp: int = 1
     """Ranks that share each layer's matrices."""
+    sequence_parallel: Literal["no", "yes"] = "no"
+    """Whether the ranks of tp share the tokens between those matrices, too."""
+    regather: Literal["no", "yes"] = "no"
+    """Whether fsdp gathers parameters anew in the backward, rather than keeping them."""
+    recompute: Literal["no", "yes"] = "no"
+    """Whether each layer is computed anew in the backward, rather than keeping what it gave."""
 
     def sizes(self, world: int) -> dict[str, int]:
         """Return the axes of more than one rank, outermost first; "dp" alone where there is none.
@@ -34,15 +44,26 @@ class Mesh:
             >>> Mesh(tp=2).sizes(4)
             {'dp': 2, 'tp': 2}
         """
-        fixed = self.fsdp * self.tp * max(self.dp, 1)
-        shown = f"mesh dp={self.dp} fsdp={self.fsdp} tp={self.tp}"
-        if min(self.fsdp, self.tp) < 1 or self.dp == 0 or self.dp < -1:
-            raise UsageError(f"{shown}: an axis has 1 rank or more, and dp may be -1")
+        others = {"fsdp": self.fsdp, "cp": self.cp, "tp": self.tp}
+        fixed = math.prod(others.values()) * max(self.dp, 1)
+        shown = " ".join(f"{name}={size}" for name, size in {"dp": self.dp, **others}.items())
+        if min(others.values()) < 1 or self.dp == 0 or self.dp < -1:
+            raise UsageError(f"mesh {shown}: an axis has 1 rank or more, and dp may be -1")
         if world % fixed or (self.dp != -1 and fixed != world):
-            raise UsageError(f"{shown} does not make up {world} rank(s)")
+            raise UsageError(f"mesh {shown} does not make up {world} rank(s)")
         dp = world // fixed if self.dp == -1 else self.dp
-        sizes = {"dp": dp, "fsdp": self.fsdp, "tp": self.tp}
+        sizes = {"dp": dp, **others}
         return {name: size for name, size in sizes.items() if size > 1} or {"dp": 1}
+
+
+def data_ranks(sizes: Mapping[str, int]) -> int:
+    """Return how many parts the ranks of a mesh divide a batch into.
+
+    Example:
+        >>> data_ranks({"dp": 2, "fsdp": 2, "tp": 2})
+        4
+    """
+    return sizes.get("dp", 1) * sizes.get("fsdp", 1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -170,8 +191,8 @@ def flags(kind: type = TrainConfig, prefix: str = "--") -> list[str]:
     """Return the command line's flag of every value, in the order of the fields.
 
     Example:
-        >>> flags(Mesh, "--mesh.")
-        ['--mesh.dp', '--mesh.fsdp', '--mesh.tp']
+        >>> flags(Mesh, "--mesh.")[:3]
+        ['--mesh.dp', '--mesh.fsdp', '--mesh.cp']
     """
     found: list[str] = []
     parts = _parts()

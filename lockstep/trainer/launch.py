@@ -55,7 +55,8 @@ def _code(failures: dict[int, Any]) -> int:
     own = [code for code in codes.values() if code in _OWN]
     if own and all(code in (*_OWN, *_ENDED_BY_AGENT) for code in codes.values()):
         return own[0]
-    for rank, code in sorted(codes.items()):
+    first = {rank: code for rank, code in codes.items() if code != -signal.SIGTERM} or codes
+    for rank, code in sorted(first.items()):
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"failed, exit {code}"
         print(f"lockstep train: rank {rank} {how}; its journal tells more", file=sys.stderr)
     return FAILED

@@ -11,22 +11,23 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from lockstep.models import llama
+from lockstep.parallel import layout
 from lockstep.run.session import Session, session
 from lockstep.run.step import compile as compiled
 from lockstep.spmd.mesh import mesh as make_mesh
 from lockstep.trainer import speed
 from lockstep.trainer.checkpoint import Checkpoints
 from lockstep.trainer.codes import DIVERGED, DONE, LEFT
-from lockstep.trainer.config import TrainConfig
+from lockstep.trainer.config import TrainConfig, data_ranks
 from lockstep.trainer.data import Batches, open_windows
 from lockstep.trainer.guard import Watched
 from lockstep.trainer.metrics import Metrics
+from lockstep.trainer.model import make_model
 from lockstep.trainer.progress import Progress
 from lockstep.trainer.saved import Saved, newest, read
 from lockstep.trainer.schedule import rate
 from lockstep.trainer.signals import Leave
-from lockstep.trainer.state import boxes, saved, set_step
+from lockstep.trainer.state import saved, set_step
 from lockstep.trainer.steps import make_optimizer, make_steps
 from lockstep.trainer.vote import vote
 
@@ -58,18 +59,16 @@ class Training:
     def __init__(self, config: TrainConfig, mesh: Any, here: Session, leave: Leave) -> None:
         self.config, self.here, self.leave = config, here, leave
         self.device = torch.device(mesh.device_type)
-        sizes = dict(zip(mesh.mesh_dim_names, mesh.shape, strict=True))
-        self.sizes = sizes
-        torch.manual_seed(config.seed)  # the same model on every rank
-        self.model = llama.Llama(config.model).to(self.device)
+        self.sizes = dict(zip(mesh.mesh_dim_names, mesh.shape, strict=True))
+        self.model = make_model(config, mesh, self.device)
         self.optimizer = make_optimizer(config, self.model)
-        steps = make_steps(config, sizes, mesh.device_type)
-        how = {"mesh": mesh, "data": steps.data, "backend": config.backend}
+        steps, data = make_steps(config), layout(self.model).data
+        how = {"mesh": mesh, "data": data, "backend": config.backend}
         self.train_step = compiled(steps.train, **how)
         self.eval_step = compiled(steps.evaluate, **how)
         self.place = 0  # among the ranks that read other data
-        for axis in steps.data:
-            self.place = self.place * sizes[axis] + mesh.get_local_rank(axis)
+        for axis in data:
+            self.place = self.place * self.sizes[axis] + mesh.get_local_rank(axis)
         self.windows, self.count = open_windows(config)
         self.batches = self.read(0, self.count)
         self.folder = Path(config.folder)
@@ -79,9 +78,8 @@ class Training:
 
     def read(self, first: int, count: int) -> Batches:
         """Return this rank's batches of some of the sequences."""
-        ranks = self.sizes.get("dp", 1) * self.sizes.get("fsdp", 1)
         seed, vocab = self.config.seed, self.config.model.vocab
-        how = {"seed": seed, "rank": self.place, "ranks": ranks, "vocab": vocab}
+        how = {"seed": seed, "rank": self.place, "ranks": data_ranks(self.sizes), "vocab": vocab}
         return Batches(self.windows, first, count, self.config.data, **how)
 
     # ---- the loop ------------------------------------------------------------------------------
@@ -190,13 +188,13 @@ class Training:
             "model": dataclasses.asdict(self.config.model),
             "mesh": self.sizes,
         }
-        tensors = saved(self.model, self.optimizer, boxes(self.model))
+        tensors = saved(self.model, self.optimizer)
         self.checkpoints.save(self.step, tensors, told)
         self.here.journal.event("saving", step=self.step)
 
     def load(self, found: Saved) -> None:
         """Take the state from a checkpoint. Collective."""
-        self.checkpoints.load(found, saved(self.model, self.optimizer, boxes(self.model)))
+        self.checkpoints.load(found, saved(self.model, self.optimizer))
         self.step = found.step
         set_step(self.optimizer, found.step)
         self.batches.load(found.told["data"])

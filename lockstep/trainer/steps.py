@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-import lockstep.spmd.typed_collectives as collectives
-from lockstep.spmd.claims import typed
-from lockstep.spmd.reduce import loss as claimed
-from lockstep.spmd.reduce import reduce_grads
-from lockstep.spmd.types import I, P
+from lockstep import parallel
+from lockstep.parallel.loss import job_loss
 from lockstep.trainer.config import TrainConfig
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 @dataclass(frozen=True)
@@ -26,63 +23,43 @@ class Steps:
         train: (model, optimizer, tokens i64[rows, sequence + 1]) -> loss and norm of all gradients,
             the same on every rank.
         evaluate: (model, tokens) -> loss.
-        data: the axes over which batches differ.
     """
 
     train: Callable[[nn.Module, torch.optim.Optimizer, Tensor], tuple[Tensor, Tensor]]
     evaluate: Callable[[nn.Module, Tensor], Tensor]
-    data: tuple[str, ...]
 
 
-def make_steps(config: TrainConfig, sizes: dict[str, int], device_type: str) -> Steps:
-    """Return the steps of a config.
-
-    Args:
-        sizes: of the mesh's axes.
-        device_type: "cpu", or an accelerator's.
-    """
-    data = tuple(axis for axis in sizes if axis in ("dp", "fsdp"))
-    parts, clip = config.data.micro_batches, config.optimizer.clip or float("inf")
-    ways, narrow = dict.fromkeys(data, "mean"), config.optimizer.precision == "bf16"
-
+def make_steps(config: TrainConfig) -> Steps:
+    """Return the steps of a config, for a model that a plan has made parallel."""
     # No step reads the config itself: what it does not depend on would make it another program.
-    def precision() -> AbstractContextManager[Any]:
-        if not narrow:
-            return nullcontext()
-        return torch.autocast(device_type, torch.bfloat16, cache_enabled=False)
-
-    def loss_of(model: nn.Module, tokens: Tensor) -> Tensor:
-        with precision():
-            return claimed(model(tokens[:, :-1], tokens[:, 1:]) / parts, **ways)
+    parts, clip = config.data.micro_batches, config.optimizer.clip or float("inf")
 
     def train_step(
-        model: nn.Module, optimizer: torch.optim.Optimizer, tokens: Tensor
+        model: nn.Module, optimizer: torch.optim.Optimizer, tokens_BT: Tensor
     ) -> tuple[Tensor, Tensor]:
-        total = torch.zeros((), device=tokens.device)
-        for part in tokens.chunk(parts):
-            loss = loss_of(model, part)
-            loss.backward()
-            total = total + loss.detach()
-        reduce_grads(model, **ways)
-        norm = nn.utils.clip_grad_norm_(model.parameters(), clip)
+        loss = parallel.forward_backward(
+            model, tokens_BT[:, :-1], tokens_BT[:, 1:], micro_batches=parts
+        )
+        parallel.reduce_grads(model)
+        norm = parallel.clip_grad_norm(model, clip)
         optimizer.step()
         optimizer.zero_grad()
-        return mean(total, data), norm
+        return loss, norm
 
-    def eval_step(model: nn.Module, tokens: Tensor) -> Tensor:
+    def eval_step(model: nn.Module, tokens_BT: Tensor) -> Tensor:
+        how = parallel.layout(model)
+        tokens, labels = how.own_tokens(tokens_BT[:, :-1]), how.own_tokens(tokens_BT[:, 1:])
         with torch.no_grad():
-            losses = [loss_of(model, part) for part in tokens.chunk(parts)]
-            return mean(torch.stack(losses).sum(), data)
+            count = parallel.token_count(labels, *how.tokens)
+            told = torch.zeros((), device=tokens.device)
+            for part, wanted in zip(tokens.chunk(parts), labels.chunk(parts), strict=True):
+                losses = how.losses(model(part), wanted)
+                told = told + parallel.token_mean(losses, wanted, *how.tokens, count=count)
+            return job_loss(told, *how.tokens)
 
-    return Steps(train_step, eval_step, data)
-
-
-def mean(value: Tensor, axes: tuple[str, ...]) -> Tensor:
-    """Return the mean of the ranks' values over data axes."""
-    value = typed(value, **dict.fromkeys(axes, P("mean")))
-    for axis in axes:
-        value = collectives.all_reduce(value, axis, src=P("mean"), dst=I)
-    return value
+    for step in (train_step, eval_step):
+        step.__qualname__ = step.__name__  # what journals and messages call it
+    return Steps(train_step, eval_step)
 
 
 def make_optimizer(config: TrainConfig, model: nn.Module) -> torch.optim.AdamW:
@@ -99,6 +76,3 @@ def make_optimizer(config: TrainConfig, model: nn.Module) -> torch.optim.AdamW:
         zeros = {name: torch.zeros_like(parameter) for name in MOMENTS}
         optimizer.state[parameter] = {"step": torch.tensor(0.0), **zeros}
     return optimizer
-
-
-MOMENTS = ("exp_avg", "exp_avg_sq")

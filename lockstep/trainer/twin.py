@@ -9,8 +9,9 @@ import torch
 
 from lockstep.checker.check import check
 from lockstep.checker.finding import Report
-from lockstep.models import llama
+from lockstep.models import llama_plan
 from lockstep.trainer.config import TrainConfig
+from lockstep.trainer.model import make_model
 from lockstep.trainer.steps import make_optimizer, make_steps
 
 
@@ -20,33 +21,40 @@ def shrunk(config: TrainConfig, sizes: dict[str, int]) -> tuple[TrainConfig, dic
     Heads stay grouped where they are, weights tied, dropout on, and micro-batches several.
     """
     small = {axis: min(size, 2) for axis, size in sizes.items()}
-    tp, ranks = small.get("tp", 1), small.get("dp", 1) * small.get("fsdp", 1)
+    tp, cp = small.get("tp", 1), small.get("cp", 1)
+    ranks = small.get("dp", 1) * small.get("fsdp", 1)
     model, parts = config.model, min(config.data.micro_batches, 2)
     heads = 2 * tp if model.heads > model.kv_heads else tp
     model = dataclasses.replace(
-        model, dim=8 * heads, layers=2, heads=heads, kv_heads=tp, ffn=16 * heads, vocab=32
+        model,
+        dim=8 * heads,
+        layers=min(model.layers, 2),
+        heads=heads,
+        kv_heads=tp,
+        ffn=16 * heads,
+        vocab=32,
     )
     data = dataclasses.replace(
-        config.data, batch=ranks * parts, micro_batches=parts, sequence=4 * tp
+        config.data, batch=ranks * parts, micro_batches=parts, sequence=4 * tp * cp
     )
     return dataclasses.replace(config, model=model, data=data), small
 
 
-def check_twin(config: TrainConfig, sizes: dict[str, int]) -> Report:
+def check_twin(config: TrainConfig, sizes: dict[str, int], repair_s: float = 10.0) -> Report:
     """Check the training step of a config on its shrunken twin, in this process.
 
     Args:
         config: validated.
         sizes: of the mesh's axes, in full.
+        repair_s: seconds in which repairs of a finding may be tried out.
     """
     config, small = shrunk(config, sizes)
-    steps = make_steps(config, small, "cpu")
+    data_axes = tuple(axis for axis in small if axis in llama_plan.DATA)
 
     def make(mesh: Any) -> Any:
-        torch.manual_seed(config.seed)
-        model = llama.Llama(config.model)
+        model = make_model(config, mesh, torch.device("cpu"))
         place, ranks = 0, 1
-        for axis in steps.data:
+        for axis in data_axes:
             place = place * small[axis] + mesh.get_local_rank(axis)
             ranks *= mesh[axis].size()
         data = config.data
@@ -55,4 +63,4 @@ def check_twin(config: TrainConfig, sizes: dict[str, int]) -> Report:
         tokens = torch.randint(config.model.vocab, shape, generator=drawn)
         return model, make_optimizer(config, model), tokens.chunk(ranks)[place].clone()
 
-    return check(steps.train, make, mesh=small, data=steps.data)
+    return check(make_steps(config).train, make, mesh=small, data=data_axes, repair_s=repair_s)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lockstep.errors import UsageError
 from lockstep.models import llama
-from lockstep.trainer.config import TrainConfig
+from lockstep.trainer.config import TrainConfig, data_ranks
 from lockstep.trainer.data import open_windows, refuse_other_data
 from lockstep.trainer.metrics import writer
 from lockstep.trainer.saved import Saved, newest, read
@@ -75,18 +75,19 @@ def _numbers(config: TrainConfig) -> Iterator[str]:
 def _undivided(config: TrainConfig, sizes: dict[str, int]) -> Iterator[str]:
     """What the mesh does not divide."""
     model, data = config.model, config.data
-    tp, shards = sizes.get("tp", 1), sizes.get("fsdp", 1)
-    ranks = sizes.get("dp", 1) * shards
+    tp, cp = sizes.get("tp", 1), sizes.get("cp", 1)
+    ranks, streams = data_ranks(sizes), config.mesh.sequence_parallel == "yes"
     rows = [
         ("model.heads", model.heads, "tp", tp),
         ("model.kv_heads", model.kv_heads, "tp", tp),
         ("model.ffn", model.ffn, "tp", tp),
         ("model.vocab", model.vocab, "tp", tp),
-        ("model.dim", model.dim, "tp", tp),
-        ("model.dim", model.dim, "fsdp", shards),
-        ("data.sequence", data.sequence, "tp", tp),
+        ("data.sequence", data.sequence, "2 x cp", 2 * cp if cp > 1 else 1),
+        ("data.sequence", data.sequence, "cp x tp", cp * tp if streams else 1),
         ("data.batch", data.batch, "data ranks", ranks),
     ]
+    if streams and tp == 1:
+        yield "mesh.sequence_parallel needs mesh.tp of 2 or more"
     for name, value, axis, size in rows:
         if value % size:
             yield f"{name} {value} is not divided by {axis} {size}"

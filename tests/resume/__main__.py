@@ -15,7 +15,7 @@ from tests.bitwise.compare import same
 from tests.resume.jobs import Job
 
 EVERY = 2  # steps between two checkpoints
-CLOSE = 1e-5  # how far, relatively, a loss on other ranks may be off: sums have another order
+CLOSE = 1e-5  # how far, relatively, a loss on other ranks may be off: their sums' order is another
 
 
 def main() -> int:
@@ -39,7 +39,8 @@ def main() -> int:
         kills = killed(torn, asked.kills, random.Random(asked.seed))
         rows = [ended(torn, "the killed one, once let be, ends with code 0")]
         rows += compared(whole, torn, steps)
-        rows += on_fewer(whole, folder / "fewer", words, steps)
+        for axis in ("dp", "fsdp", "tp"):
+            rows += on_two(axis, whole, folder / axis, words, steps)
     for what, held in rows:
         print(f"{'pass' if held else 'FAIL'}  {what}")
     held = sum(held for _, held in rows)
@@ -86,17 +87,19 @@ def first(odd: list[object]) -> str:
     return f"; but not {odd[0]} and {len(odd) - 1} more" if odd else ""
 
 
-def on_fewer(
-    whole: Job, folder: Path, words: tuple[str, ...], steps: int
+def on_two(
+    axis: str, whole: Job, folder: Path, words: tuple[str, ...], steps: int
 ) -> list[tuple[str, bool]]:
-    """Go on from a late checkpoint on two ranks; the losses are those of all ranks."""
+    """Go on from a late checkpoint on two ranks along an axis; the losses stay the same."""
     begin = steps - 10
     saved = whole.folder / "checkpoints" / f"step-{begin:08d}"
-    job = Job(folder, whole.store, 2, (*words, "--checkpoint.resume", str(saved)))
-    row = ended(job, f"from step {begin} it goes on on 2 ranks")
+    mesh = ("--mesh.dp", "-1", f"--mesh.{axis}", "2", "--checkpoint.resume", str(saved))
+    job = Job(folder, whole.store, 2, (*words, *mesh))
+    row = ended(job, f"from step {begin} it goes on on 2 ranks of {axis}")
     pairs = [(whole.told()[step][0], loss[0]) for step, loss in job.told().items()]
     gap = max((abs(a - b) / a for a, b in pairs), default=1.0)
-    return [row, (f"{len(pairs)} losses there are the same within {gap:.1e}", gap < CLOSE)]
+    told = f"{len(pairs)} losses there are the same within {gap:.1e}"
+    return [row, (told, len(pairs) == steps - begin and gap < CLOSE)]
 
 
 if __name__ == "__main__":
