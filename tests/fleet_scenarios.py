@@ -385,6 +385,9 @@ def _spoil(how: str) -> None:
         bad = bytearray(good)
         bad[3 * wire.CHUNK] ^= 1
         self._data = memoryview(bytes(bad))
-        send(self, peer, first)
+        try:
+            send(self, peer, first)
+        finally:
+            self._data = good  # who asks again gets the same
 
     wire.Server._send = spoilt  # type: ignore[method-assign]

@@ -61,6 +61,10 @@ def test_a_hit_takes_the_digest_that_most_hold():
     votes = [vote(have=digest, size=7, node=rank // 2) for rank, digest in enumerate(have)]
     done = {"digest": "b" * 64, "by": 1, "node": 0, "lack": 2, "size": 7, "built": False}
     assert judge_vote(votes) == {"done": done}
+    role = [vote(have="a" * 64, node=4 + rank) for rank in range(2)]  # its tree is of its own nodes
+    verdict = judge_vote(role, [8, 10])
+    assert (verdict["nodes"], verdict["done"]["by"], verdict["done"]["node"]) == ([4, 5], 8, 4)
+    assert judge_vote([{**one, "have": None} for one in role], [8, 10])["nodes"] == [4, 5]
 
 
 def test_a_miss_lets_one_rank_of_each_node_build_first():

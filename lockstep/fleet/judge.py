@@ -79,9 +79,16 @@ def judge_vote(posted: Posted, ranks: Sequence[int] | None = None) -> dict[str, 
         by = held[digest][0]
         lack = len(posted) - len(held[digest])
         done = {"digest": digest, "by": ranks[by], "node": posted[by].get("node", 0), "lack": lack}
-        return {"done": {**done, "size": posted[by]["size"], "built": False}}
+        done |= {"size": posted[by]["size"], "built": False}
+        return {"done": done, **_nodes(posted)}
     order = sorted(range(len(posted)), key=lambda at: (posted[at]["local_rank"] > 0, ranks[at]))
-    return {"candidates": [ranks[at] for at in order[:CANDIDATES]]}
+    return {"candidates": [ranks[at] for at in order[:CANDIDATES]], **_nodes(posted)}
+
+
+def _nodes(posted: Posted) -> dict[str, list[int]]:
+    """The nodes of those who posted, where they are not all from the first one on."""
+    nodes = sorted({vote.get("node", 0) for vote in posted})
+    return {} if nodes == list(range(len(nodes))) else {"nodes": nodes}
 
 
 def judge_contracts(posted: Posted, ranks: Sequence[int]) -> dict[str, Any]:

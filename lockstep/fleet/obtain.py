@@ -206,8 +206,9 @@ class Obtaining:
             done, have, role = self._build_or_wait(verdict["candidates"])
             digest = None if have is None else digest_of(have)
         shipping = Shipping(
-            self._client, self._waits, self._state, self._topic, done, self._node, self._leads
-        )
+            self._client, self._waits, self._state, self._topic, done, self._node, self._leads,
+            verdict.get("nodes"),
+        )  # fmt: skip
         kept = self._kept
         if digest != done["digest"]:
             have, kept = shipping.fetch(wanted.name, wanted.store)

@@ -12,7 +12,7 @@ import itertools
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from lockstep.fleet.client import Client
@@ -73,6 +73,7 @@ class Peers:
         topic: keys' common start; used for one artifact.
         artifact: what is shipped.
         rank, node: this process and its node.
+        nodes: that take part, ascending; None: all, from 0 on.
         leads: whether it fetches for its node; others ask their own node first.
         timing: `peer` is how long a silent holder is waited for, and a parent that has not got it.
         heed: called with seconds and a text while this waits; what it raises ends the wait.
@@ -96,12 +97,13 @@ class Peers:
         rank: int,
         node: int,
         *,
+        nodes: Sequence[int] | None = None,
         leads: bool = True,
         timing: Timing | None = None,
         heed: Heed = lambda seconds, text: None,
     ) -> None:
         self._client, self._topic, self._artifact = client, topic, artifact
-        self._rank, self._node, self._leads = rank, node, leads
+        self._rank, self._node, self._nodes, self._leads = rank, node, nodes, leads
         self._timing, self._heed = timing or Timing(), heed
         self._server: Server | None = None
         self._begin = 0.0
@@ -186,7 +188,9 @@ class Peers:
 
     def _first(self) -> Holder | None:
         """The holder on the node that this rank asks first, if it has it in time and serves."""
-        node = self._parent() if self._leads else self._node
+        node = (
+            parent_of(self._node, self._artifact.root, self._nodes) if self._leads else self._node
+        )
         waited, slice_s = 0.0, 0.01
         while (holder := self._client.get(self.key_of(node))) is None:
             if waited >= self._timing.peer:
@@ -195,11 +199,6 @@ class Peers:
             slice_s *= 2
         rank, host, port = holder
         return (rank, host, port) if port else None
-
-    def _parent(self) -> int:
-        root = self._artifact.root
-        place = _swapped(self._node, root)
-        return _swapped(max(0, place - 1) // FAN, root)
 
     def _any(self, turn: int, asked: _Asked) -> Holder | None:
         """A holder that may still give it; each rank begins at another place of their list."""
@@ -266,6 +265,22 @@ class _Asked:
 
 def _with(ranks: list[int], rank: int) -> list[int]:
     return ranks if rank in ranks else [*ranks, rank]
+
+
+def parent_of(node: int, root: int, nodes: Sequence[int] | None = None) -> int:
+    """Return the node that another one asks first: the root itself and who is no part ask the root.
+
+    Example:
+        >>> [parent_of(node, 0) for node in (0, 1, 4, 5, 20, 21)]
+        [0, 0, 0, 1, 4, 5]
+        >>> [parent_of(node, 8, [2, 4, 6, 8, 10, 12]) for node in (2, 8, 12)]
+        [8, 8, 4]
+    """
+    if nodes is None:
+        return _swapped(max(0, _swapped(node, root) - 1) // FAN, root)
+    if node not in nodes or root not in nodes:
+        return root
+    return nodes[parent_of(nodes.index(node), nodes.index(root))]
 
 
 def _swapped(node: int, root: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from lockstep.fleet.client import Client
@@ -31,6 +32,7 @@ class Shipping:
             many ranks lack it.
         node: this rank's node.
         leads: whether this rank fetches for its node.
+        nodes: that take part; None: all.
     """
 
     def __init__(
@@ -42,13 +44,14 @@ class Shipping:
         done: dict[str, Any],
         node: int,
         leads: bool,
+        nodes: Sequence[int] | None = None,
     ) -> None:
         self._waits, self._state, self._node = waits, state, node
         self._leads, self._done, self._said = leads, done, 0.0
         artifact = Artifact(done["digest"], done["size"], done["node"])
         self._peers = Peers(
             client, topic, artifact, state.rank, node,
-            leads=leads, timing=state.timing, heed=self._heed,
+            nodes=nodes, leads=leads, timing=state.timing, heed=self._heed,
         )  # fmt: skip
 
     def hold(self, data: bytes) -> None:
