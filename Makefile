@@ -16,12 +16,16 @@ $(READY): pyproject.toml
 
 $(READY_BARS): $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev,bars]'
+	command -v chromedriver || apt-get install --yes --quiet chromium chromium-driver \
+	|| echo "no chromium: python -m tests.page will say so"
 	touch $@
 
-# Two ranks on this machine train a small Llama; run it twice to see the second start load.
+# Two ranks on this machine train a small Llama, and a page of the run is written; run it twice to
+# see the second start load.
 demo: $(READY)
 	OMP_NUM_THREADS=1 LOCKSTEP_STORE=$(CURDIR)/.lockstep \
 	$(BIN)/torchrun --standalone --nproc-per-node 2 examples/train_llama.py
+	$(BIN)/lockstep report runs/latest
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -107,8 +107,21 @@ BARS = [
     ),
     Bar("a wrong cell of a test matrix fails with its line, the right pass", "-m tests.plugin"),
     Bar(
-        "three ways side by side, from empty caches and warm",
-        "-m lockstep compare examples/train_llama.py --nproc-per-node 2 -- --steps 5",
+        "three ways side by side, from empty caches and warm; the same as a page",
+        "-m lockstep compare examples/train_llama.py --nproc-per-node 4 -- --steps 5",
+        limit_s=3600,
+    ),
+    Bar(
+        "a run's page in Chromium: two real ranks, 10,000 made-up ones, an artifact of 32 layers",
+        "-m tests.page",
+    ),
+    Bar(
+        "of real hung jobs rank, call and line are told: one skips, one swaps, one dies",
+        "-m tests.explain_hang",
+    ),
+    Bar(
+        "a lone recompile, two graphs, a missing all-reduce: plain torch and Lockstep",
+        "-m tests.scenes",
     ),
     Bar("typed collectives cost what hand-written ones do, claims nothing", "bench/types_off.py"),
     Bar("a guarded call takes at most 1.1 times a plain one's time", "bench/guard.py"),

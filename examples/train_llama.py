@@ -60,6 +60,7 @@ def main(steps: int = 200, batch: int = 8, length: int = 128, lr: float = 3e-3) 
             schedule.step()
             optimizer.zero_grad()
             losses.append(loss.item())
+            ls.record(len(losses), loss=losses[-1])
             progress.update(bar, advance=1, description=f"loss {losses[-1]:.3f}")
 
     ends = torch.tensor([losses[0], sum(losses[-20:]) / len(losses[-20:])], dtype=torch.float64)

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from lockstep.checker.check import check as check
     from lockstep.errors import LockstepError as LockstepError
     from lockstep.run.even import even_batches as even_batches
+    from lockstep.run.record import record as record
     from lockstep.run.step import compile as compile
     from lockstep.run.summary import summary as summary
     from lockstep.spmd.claims import intended as intended
@@ -61,6 +62,7 @@ _HOME = {
     "mesh": "lockstep.spmd.mesh",
     "on_rank": "lockstep.spmd.effects",
     "phase": "lockstep.spmd.claims",
+    "record": "lockstep.run.record",
     "reduce_grads": "lockstep.spmd.reduce",
     "reduce_scatter": "lockstep.spmd.typed_collectives",
     "reinterpret": "lockstep.spmd.typed_collectives",
@@ -94,6 +96,7 @@ __all__ = [
     "mesh",
     "on_rank",
     "phase",
+    "record",
     "reduce_grads",
     "reduce_scatter",
     "reinterpret",

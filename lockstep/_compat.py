@@ -51,6 +51,20 @@ def functional_collectives() -> Any:
     return torch.ops._c10d_functional
 
 
+COLLECTIVE_CALLS = "torch.ops._c10d_functional."
+"""How a program's text calls one of them."""
+
+
+def flight_record() -> bytes:
+    """What torch's flight recorder holds of this process' collectives, as a pickle of values.
+
+    NCCL's own dumps have the same form; those of gloo are asked for by this function alone.
+    """
+    from torch._C._distributed_c10d import _dump_fr_trace
+
+    return _dump_fr_trace()
+
+
 # -- tracing (torch 2.14) --------------------------------------------------------------------------
 
 

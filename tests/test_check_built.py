@@ -291,3 +291,15 @@ def test_notes_leave_the_graph_as_it_is(which: str) -> None:
     assert noted.contract() == plain.contract() and noted.schedule == plain.schedule
     assert checking.labels and checking.graph is not None
     assert len(checking.graph.gm.graph.nodes) > len(noted.gm.graph.nodes)
+
+
+def test_the_shipped_graph_s_values_and_gradients_have_types_to_look_at() -> None:
+    with simulated_rank(0, {"dp": 2}) as made:
+        checking = Checking(ships=True)
+        graph, state = captured(data_parallel("reduced"), Net(), X, checking=checking)
+        built = judge_built(checking, state, made, ("dp",))
+    names = [node.name for node in graph.gm.graph.nodes]
+    (reduced,) = {built.types.get(n, {}).get("dp") for n in names if n.startswith("wait_tensor")}
+    assert reduced == "R|I"
+    gradients = {name: built.types.get(built.cotangents.get(name, ""), {}) for name in names}
+    assert gradients["mean"] and built.types["mean"] == {"dp": "P(mean)"}

@@ -14,12 +14,12 @@ from lockstep.errors import FleetError, UsageError
 from lockstep.journal import Journal
 from lockstep.report import compare as module
 from lockstep.report.compare import Comparison, Row, compare, rows_of
-from lockstep.report.compare_text import as_json, last_line, show
+from lockstep.report.compare_text import as_json, last_line, same_code, show
 from lockstep.report.compilers import Recorder
 from lockstep.report.job import Outcome
 from lockstep.run.modes import ON, TORCH, TORCH_ONE_RANK
 
-STATIC = {"torch": "2.14.1", "device": "cpu", "index": None, "flag": False}
+STATIC = {"torch": "2.14.1", "device": "cpu", "index": None, "flag": False, "devices": 2}
 
 
 def ready(rank: int, role: str, **fields: object) -> dict:
@@ -61,10 +61,11 @@ def test_lockstep_rows_say_who_built_and_what_the_first_call_cost(recorder):
 
 
 def test_torch_rows_count_the_run_within_the_first_call(recorder):
-    events = [torch_ready(1, flag=True, device="cuda", index=3), ran(1, 1, 11.0)]
+    events = [torch_ready(1, flag=True, device="cuda", index=3, devices=8), ran(1, 1, 11.0)]
     (row,) = rows_of(TORCH_ONE_RANK, "cold", events, recorder)
     assert (row.compile_s, row.first_call_s) == (9.0, 11.0)
-    assert (row.flag, row.device, row.role) == ("on", "cuda:3", "built")
+    assert (row.flag, row.device, row.index, row.devices) == ("on", "cuda", 3, 8)
+    assert row.role == "built"
     assert (row.detail["lowerings"], row.detail["processes"]) == (3, {"g++": 1})
 
 
@@ -86,14 +87,23 @@ def test_the_tables_hold_each_rank_the_sums_and_the_last_line(recorder):
     out = Console(file=io.StringIO(), width=100)
     show(comparison(recorder), out)
     lines = [" ".join(line.split()) for line in out.file.getvalue().splitlines()]
-    assert "torch cold 0 built abababab 9.00 11.00 2 off cpu" in lines
-    assert "Lockstep cold 1 loaded abababab 0.00 4.50 1 off cpu" in lines
+    assert "torch cold 0 built abababab 9.00 11.00 2 off cpu (2)" in lines
+    assert "Lockstep cold 1 loaded abababab 0.00 4.50 1 off cpu (2)" in lines
     assert "torch cold 2 0 1 18.00 11.00 3 20.0" in lines  # built, loaded, artifacts, sums
     assert "Lockstep cold 1 1 1 4.00 5.50 3 10.0" in lines
     assert "abababab Lockstep: s/a.lockstep" in lines
     assert lines[-1] == (
         "torch 2.14.1, 2 rank(s), compile_on_one_rank: torch off, Lockstep building or off"
     )
+
+
+def test_whether_all_ranks_ran_the_same_code_is_said(recorder):
+    rows = rows_of(TORCH, "cold", [torch_ready(0), torch_ready(1, digest="cd" * 32)], recorder)
+    rows += rows_of(ON, "warm", [ready(rank, "loaded") for rank in range(3)], recorder)
+    assert list(same_code(rows)) == [
+        "torch, cold: the 2 ranks ran 2 different programs, 2 of 2 compiled it (train v0)",
+        "Lockstep, warm: all 3 rank(s) ran the same code, 0 of 3 compiled it (train v0)",
+    ]
 
 
 def test_a_script_with_two_programs_names_them(recorder):
@@ -112,6 +122,9 @@ def test_json_is_the_whole_comparison(recorder):
     found = comparison(recorder)
     read = json.loads(as_json(found))
     assert [Row(**row) for row in read.pop("rows")] == found.rows
+    assert read.pop("same_code")[1] == (
+        "Lockstep, cold: all 2 rank(s) ran the same code, 1 of 2 compiled it (train v0)"
+    )
     assert read == {
         "script": "t.py", "world": 2, "torch": "2.14.1",
         "wall_s": {"torch": {"cold": 20.0}, "on": {"cold": 10.0}},
@@ -187,12 +200,16 @@ def test_what_torch_refuses_does_not_stop_the_comparison(tmp_path, monkeypatch, 
     seen = jobs(monkeypatch, {TORCH_ONE_RANK: Outcome(1, "", 1.0)}, events)
     script = tmp_path / "t.py"
     script.write_text("")
-    assert main(["compare", str(script), "--keep", str(tmp_path / "kept")]) == 1
+    page = tmp_path / "three.html"
+    assert main(["compare", str(script), "--keep", str(tmp_path / "kept"), "-o", str(page)]) == 1
     assert len(seen) == 5  # a refused way has no warm start
     shown = capsys.readouterr()
     assert "refused" in shown.out
     assert "LS200: no such op" in shown.out
-    assert "torch+flag, cold" in shown.err
+    assert "torch+flag, cold" in shown.err and str(page) in shown.err
+    text = page.read_text()
+    assert text.count('<article class="run"') == 5 and "--wide: 3" in text
+    assert "Lockstep, warm: all 1 rank(s) ran the same code" in text
 
 
 @pytest.mark.parametrize(

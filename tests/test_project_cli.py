@@ -15,7 +15,7 @@ from lockstep.cli.plain import PLAIN
 from tests.sources import ROOT
 
 WORDS: dict[str, list[str]] = {
-    "show": ["FILE"],
+    "show": ["FILE", "--html", "--out"],
     "diff": ["OLD", "NEW"],
     "verify": ["FILE"],
     "keygen": ["FILE"],
@@ -31,9 +31,13 @@ WORDS: dict[str, list[str]] = {
         *("FILE", "LINE", "SCRIPT", "ARGS", "--world-size", "--mesh", "--calls", "--timeout"),
     ],
     "compare": ["SCRIPT", "ARGS", "--nproc-per-node", "--json", "--timeout", "--keep"],
+    "report": ["RUN", "--json", "--perfetto"],
+    "watch": ["RUN", "--every", "--once"],
+    "explain-hang": ["DUMPS", "--artifact", "--world-size"],
     "why-miss": ["RUN", "--most"],
     "store": ["ACTION", "--store", "--limit"],
     "train": ["CONFIG", "--nproc-per-node", "--check"],  # and the config's own: test_trainer_config
+    "doctor": ["--json", "--alone"],
 }
 
 

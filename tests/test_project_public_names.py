@@ -33,6 +33,7 @@ NAMES = [
     "mesh",
     "on_rank",
     "phase",
+    "record",
     "reduce_grads",
     "reduce_scatter",
     "reinterpret",

@@ -175,6 +175,13 @@ def _check(check: dict[str, Any]) -> str:
         return ""
     if check["mode"] == "off":
         return "check: off, the gradients of this step were not checked"
+    took = f" in {check['seconds']:.2f} s" if "seconds" in check else ""
+    head = f"check: {check['mode']}, no findings{took}"
+    return "\n".join([head, *_table("", check_rows(check)).splitlines()[1:]])
+
+
+def check_rows(check: dict[str, Any]) -> list[tuple[str, str]]:
+    """What a manifest's "check" says, as rows: how sure it is, and of what."""
     rows = [("established", line) for line in check.get("established", [])]
     rows += [("undecided", line) for line in check.get("undecided", [])]
     values = check.get("values", 0)
@@ -185,9 +192,7 @@ def _check(check: dict[str, Any]) -> str:
     rows += [("pending", f"{way} over {axis}") for axis, way in check.get("pending", {}).items()]
     for intent in check.get("intended", []):
         rows.append(("intended", f"{intent['name']}, {intent['line']}: {intent['reason']}"))
-    took = f" in {check['seconds']:.2f} s" if "seconds" in check else ""
-    head = f"check: {check['mode']}, no findings{took}"
-    return "\n".join([head, *_table("", rows).splitlines()[1:]])
+    return rows
 
 
 def _blobs(blobs: list[dict[str, Any]]) -> str:

@@ -94,6 +94,7 @@ class StepGraph:
     notes: list[str] = field(default_factory=list)
     symbols: Symbols | None = None
     digest: str = ""  # of what it is, before a back end changes it
+    table: list[list[str]] = field(default_factory=list)  # of the same, for people to look at
 
     def contract(self) -> dict[str, Any]:
         """Inputs, returns and effects as JSON values: what a loader binds by.

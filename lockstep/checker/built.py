@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch.fx import Node
@@ -40,12 +40,16 @@ class Built:
         unknown: axis -> number of values whose type is not known.
         replicas: axis -> the parameters that the step takes for equal on all ranks.
         own: axis -> the parameters that nothing was found of because the ranks' values differ.
+        types: value -> axis -> its type, as far as it is known.
+        cotangents: value -> the value that is its gradient.
     """
 
     report: Report
     unknown: dict[str, int]
     replicas: dict[str, list[str]]
     own: dict[str, list[str]]
+    types: dict[str, dict[str, str]] = field(default_factory=dict)
+    cotangents: dict[str, str] = field(default_factory=dict)
 
 
 NONLINEAR, ADDED, MIXED = "LS502", "LS501", ("LS503", "LS504")
@@ -90,12 +94,16 @@ def judge_built(
         for axis, place in there.items():
             ranks.append(dataclasses.replace(trace, coordinate=place, graph=graphs[axis]))
         world = World(sizes, ranks, data)
+        found.cotangents.update(trace.cotangents)
         for axis in world.wide:
             judge = _Axis(world, axis, axis in (pending or {}), apart or {})
             report.findings += judge.findings()
             found.unknown[axis] = judge.count(report)
             found.replicas[axis] = judge.replicas()
             found.own[axis] = judge.own
+            for node, kind in judge.flow.kinds.items():
+                if isinstance(kind, Kind) and kind.tag != "?":
+                    found.types.setdefault(node.name, {})[axis] = repr(kind)
     return found
 
 

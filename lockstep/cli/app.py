@@ -13,10 +13,14 @@ import tyro
 from lockstep.cli.build import build
 from lockstep.cli.check import check
 from lockstep.cli.compare import compare
+from lockstep.cli.doctor import doctor
 from lockstep.cli.explain import explain
+from lockstep.cli.explain_hang import explain_hang
 from lockstep.cli.plain import PLAIN
+from lockstep.cli.report import report
 from lockstep.cli.store import store
 from lockstep.cli.train import train, train_by
+from lockstep.cli.watch import watch
 from lockstep.cli.why_miss import why_miss
 
 VERBS: dict[str, Callable[..., int]] = {
@@ -25,9 +29,13 @@ VERBS: dict[str, Callable[..., int]] = {
     "build": build,
     "explain": explain,
     "compare": compare,
+    "report": report,
+    "watch": watch,
+    "explain-hang": explain_hang,
     "why-miss": why_miss,
     "store": store,
     "train": train,
+    "doctor": doctor,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Annotated
 
 import tyro
 
-from lockstep.cli.files import readable
+from lockstep.cli.files import readable, write
 from lockstep.errors import UsageError
 
 
@@ -20,6 +21,7 @@ def compare(
     ] = (),
     /,
     nproc_per_node: int = 2,
+    out: Annotated[str, tyro.conf.arg(aliases=["-o"])] = "",
     json: bool = False,
     timeout: float = 1800.0,
     keep: Path | None = None,
@@ -33,6 +35,7 @@ def compare(
         script: the training script; it must end by itself.
         arguments: its own arguments, after --.
         nproc_per_node: ranks of each job.
+        out: the HTML page to write; by default compare.html in LOCKSTEP_RUNS, else in runs.
         json: print one JSON object in place of tables.
         timeout: seconds after which a job is stopped.
         keep: a folder that keeps caches, stores and journals; else they are deleted.
@@ -54,7 +57,18 @@ def compare(
             tell=lambda text: print(text, file=sys.stderr, flush=True),
         )
     _print(found, json)
+    _write_page(found, out)
     return 1 if any(row.role == "refused" for row in found.rows) else 0
+
+
+def _write_page(found: object, out: str) -> None:
+    from lockstep.report.compare_page import as_page
+
+    path = Path(out or Path(os.environ.get("LOCKSTEP_RUNS", "runs")) / "compare.html")
+    if not out:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write(path, as_page(found))  # type: ignore[arg-type]
+    print(path, file=sys.stderr)
 
 
 def _print(found: object, json: bool) -> None:

@@ -29,3 +29,15 @@ def readable(path: Path, what: str) -> Path:
     if not os.access(path, os.R_OK):
         raise UsageError(f"{path} cannot be read", got="permission denied", want=what)
     return path
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file that a flag names.
+
+    Raises:
+        UsageError: it can't be written there.
+    """
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written", got=str(error), want="a file") from error

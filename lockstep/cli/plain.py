@@ -76,10 +76,13 @@ def _called(verb: str, function: Callable[..., int], words: list[str]) -> int:
         if parameter.kind is parameter.POSITIONAL_ONLY:
             parser.add_argument(name, metavar=name.upper(), type=parameter.annotation, help=text)
         else:
-            flag = "--" + name.replace("_", "-")
-            default = parameter.default
+            flags, default = ["--" + name.replace("_", "-")], parameter.default
+            if default is False:
+                parser.add_argument(*flags, dest=name, action="store_true", help=text)
+                continue
+            flags += ["-o"] if name == "out" else []
             parser.add_argument(
-                flag, dest=name, type=type(default), default=default, metavar="", help=text
+                *flags, dest=name, type=type(default), default=default, metavar="", help=text
             )
     given = vars(parser.parse_args(words))
     files = [given.pop(n) for n, p in parameters.items() if p.kind is p.POSITIONAL_ONLY]

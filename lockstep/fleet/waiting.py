@@ -55,6 +55,7 @@ class Waits:
         gone = self._block(key)
         polls, next_line = 0, 0 if at_once else 1
         before, state.waiting = state.waiting, what(0)
+        state.journal.event("waits", what=state.waiting)
         try:
             while True:
                 if polls >= next_line and state.speaks:
@@ -83,7 +84,8 @@ class Waits:
     def post(self, fault: Fault) -> Fault:
         """Post a fault unless there is one; return the one that counts."""
         first = Fault.read(self._main.create("fault", fault.record()))
-        self._state.journal.event("fault", culprit=first.rank, what=first.what, kind=first.kind)
+        told = {"what": first.what, "kind": first.kind, "text": str(first.error())}
+        self._state.journal.event("fault", culprit=first.rank, **told)
         return first
 
     def _block(self, key: str) -> list[StoreGone]:

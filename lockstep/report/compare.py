@@ -13,6 +13,7 @@ from lockstep.errors import FleetError, UsageError
 from lockstep.journal import read_journals
 from lockstep.report.compilers import Recorder
 from lockstep.report.job import Outcome, run_job
+from lockstep.report.page.run import Run, run_of
 from lockstep.run.modes import ON, TORCH, TORCH_ONE_RANK
 
 STARTS = ("cold", "warm")
@@ -41,6 +42,8 @@ class Row:
         first_call_s: seconds of the first call, run included.
         compilers: compiler processes that this rank started, in all.
         flag: `compile_on_one_rank` in this rank: "on", "off", or "building": on while it builds.
+        device: its kind, "cpu" or "cuda"; `devices`: how many this machine has; `index`: this
+            rank's, where they have one.
     """
 
     way: str
@@ -55,6 +58,8 @@ class Row:
     compilers: int
     flag: str
     device: str
+    devices: int | None
+    index: int | None
     detail: dict[str, Any] = field(default_factory=dict)
 
 
@@ -68,6 +73,8 @@ class Comparison:
     rows: list[Row]
     wall_s: dict[str, dict[str, float]]
     """Seconds of the whole job: by way and start."""
+    runs: list[Run] = field(default_factory=list)
+    """What each job's page shows, in the order of the jobs."""
 
 
 def compare(
@@ -95,6 +102,7 @@ def compare(
         UsageError: the script called no compiled step.
     """
     rows: list[Row] = []
+    pages: list[Run] = []
     wall: dict[str, dict[str, float]] = {way: {} for way in ways}
     versions = set()
     for way in ways:
@@ -113,11 +121,12 @@ def compare(
             if not found:
                 raise _nothing_compiled(script, outcome)
             rows += found
+            pages.append(run_of(events, f"{WAYS[way]}, {start}", str(runs / "latest")))
             wall[way][start] = round(outcome.seconds, 3)
             versions |= {event["torch"] for event in events}
             if refused:
                 break
-    return Comparison(str(script), world, ", ".join(sorted(versions)), rows, wall)
+    return Comparison(str(script), world, ", ".join(sorted(versions)), rows, wall, pages)
 
 
 def _environment(way: str, folder: Path) -> dict[str, str]:
@@ -176,7 +185,9 @@ def _ready_row(
         first_call_s=seconds["total"] + seconds["load"] + run_s if ours else seconds["total"],
         compilers=started.total(),
         flag=_flag(ours, event),
-        device=_device(event),
+        device=event["device"],
+        devices=event.get("devices"),
+        index=event["index"],
         detail={
             **{k: event[k] for k in ("frames", "lowerings", "hits", "misses") if k in event},
             "processes": dict(started),
@@ -199,7 +210,9 @@ def _refused_row(way: str, start: str, event: dict[str, Any], recorder: Recorder
         first_call_s=0.0,
         compilers=recorder.started(event["rank"]).total(),
         flag=_flag(False, event),
-        device=_device(event),
+        device=event["device"],
+        devices=event.get("devices"),
+        index=event["index"],
         detail={"text": event["text"]},
     )
 
@@ -208,10 +221,6 @@ def _flag(ours: bool, event: dict[str, Any]) -> str:
     if ours and event["role"] == "built":
         return "building"
     return "on" if event["flag"] else "off"
-
-
-def _device(event: dict[str, Any]) -> str:
-    return event["device"] if event["index"] is None else f"{event['device']}:{event['index']}"
 
 
 def _failed(script: Path, way: str, start: str, outcome: Outcome, limit_s: float) -> FleetError:

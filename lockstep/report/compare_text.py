@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -15,14 +15,17 @@ from lockstep.report.compare import STARTS, WAYS, Comparison, Row
 
 def as_json(found: Comparison) -> str:
     """The whole comparison as one JSON object; sizes in seconds and counts."""
-    return json.dumps(asdict(found), indent=2)
+    told = asdict(replace(found, runs=[]))
+    del told["runs"]  # of a page, whose own JSON `lockstep report` gives
+    return json.dumps({**told, "same_code": list(same_code(found.rows))}, indent=2)
 
 
 def show(found: Comparison, console: Console) -> None:
     """Print a row for each rank, the sums, where the artifacts are, and the versions."""
     console.print(ranks_table(found.rows))
     console.print(sums_table(found))
-    for line in [*artifact_lines(found.rows), *refusals(found.rows), last_line(found)]:
+    told = [*artifact_lines(found.rows), *same_code(found.rows), *refusals(found.rows)]
+    for line in [*told, last_line(found)]:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -50,9 +53,16 @@ def ranks_table(rows: list[Row]) -> Table:
             f"{row.first_call_s:.2f}",
             str(row.compilers),
             row.flag,
-            row.device,
+            device(row),
         )
     return table
+
+
+def device(row: Row) -> str:
+    """A rank's device: its kind, its index and how many its machine has."""
+    if row.index is None:
+        return f"{row.device} ({row.devices})"
+    return f"{row.device}:{row.index} of {row.devices}"
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -73,13 +83,18 @@ def sums_table(found: Comparison) -> Table:
     table = _table(f"All {found.world} rank(s) together", "built", "loaded")
     for name in ("artifacts", "compile s", "slowest 1st call s", "compilers", "whole job s"):
         table.add_column(name, justify="right")
+    for row in sums(found):
+        table.add_row(*row)
+    return table
+
+
+def sums(found: Comparison) -> Iterator[list[str]]:
+    """A row for each way and start: who built and loaded, what it cost all ranks together."""
     for way in WAYS:
         for start in STARTS:
             rows = [row for row in found.rows if (row.way, row.start) == (way, start)]
             if rows:
-                wall = found.wall_s[way][start]
-                table.add_row(WAYS[way], start, *_sums(rows), f"{wall:.1f}")
-    return table
+                yield [WAYS[way], start, *_sums(rows), f"{found.wall_s[way][start]:.1f}"]
 
 
 def _sums(rows: list[Row]) -> list[str]:
@@ -100,6 +115,24 @@ def artifact_lines(rows: list[Row]) -> Iterator[str]:
     seen = dict.fromkeys((row.digest, row.path, row.way) for row in rows if row.digest)
     for digest, path, way in seen:
         yield f"{digest[:8]}  {WAYS[way]}: {path or 'kept in no store'}"
+
+
+def same_code(rows: list[Row]) -> Iterator[str]:
+    """For each way, start and program: whether all ranks ran the same code."""
+    of: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        if row.role != "refused":
+            of.setdefault((row.way, row.start, row.program), []).append(row)
+    for (way, start, program), ranks in of.items():
+        digests, n = {row.digest for row in ranks}, len(ranks)
+        built = sum(row.role == "built" for row in ranks)
+        if None in digests:
+            told = "it is not known whether all ranks ran the same code: torch cached none of it"
+        elif len(digests) > 1:
+            told = f"the {n} ranks ran {len(digests)} different programs"
+        else:
+            told = f"all {n} rank(s) ran the same code"
+        yield f"{WAYS[way]}, {start}: {told}, {built} of {n} compiled it ({program})"
 
 
 def refusals(rows: list[Row]) -> Iterator[str]:

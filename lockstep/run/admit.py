@@ -17,6 +17,7 @@ from lockstep.build.backends import lower
 from lockstep.build.differing import rows_of as rows_of_fields
 from lockstep.build.early import agreeing
 from lockstep.build.fingerprint import Fields
+from lockstep.build.graph_table import BLOB, packed_table, table_of
 from lockstep.build.likeness import compared, digest_of, failed, packed, rows_of
 from lockstep.build.program import Program
 from lockstep.build.signature import sealer
@@ -32,6 +33,7 @@ from lockstep.fleet.obtain import Obtained
 from lockstep.fleet.scope import Scope
 from lockstep.fleet.second import Second
 from lockstep.fleet.store import ArtifactStore
+from lockstep.run import traced
 from lockstep.run.dynamic import Guards
 from lockstep.run.key import Bound
 from lockstep.run.loader import load_program
@@ -109,7 +111,8 @@ class Build:
             likeness: the certificate that other ranks capture the same; None in a world of one.
             seconds: by part of the build.
         """
-        here = self.here
+        here, checked = self.here, dict(checked)
+        types = checked.pop("types", {}), checked.pop("cotangents", {})
         manifest = {
             "step": self.step.name,
             "fingerprint": self.wanted,
@@ -129,7 +132,8 @@ class Build:
         }
         # A line for each node of the whole graph: what grows most with depth, and packs well.
         lines = gzip.compress(json.dumps(graph.source_map(), indent=0).encode(), mtime=0)
-        return pack(manifest, program, {"source_map.json.gz": lines}).to_bytes()
+        extra = {"source_map.json.gz": lines, BLOB: packed_table(graph.table, *types)}
+        return pack(manifest, program, extra).to_bytes()
 
     @functools.cached_property
     def second(self) -> Second:
@@ -148,7 +152,8 @@ class Build:
         """The call's graph, as every rank captures it."""
         state = self.bound.state
         graph = capture_call(self.step, self.call, state, checking, self.sizes, self.early)
-        graph.digest = digest_of(rows_of(graph))
+        rows = rows_of(graph)
+        graph.digest, graph.table = digest_of(rows), table_of(graph.gm.graph.nodes, rows)
         return graph
 
     def checked(self, checking: Checking | None) -> Fields:
@@ -274,7 +279,8 @@ def load(
     artifact = _artifact(obtained.data, where)
     check_step(artifact.manifest, where, shape.ADMITTED)
     _check_contract(artifact.manifest["contract"], where)
-    loaded = Variant(artifact, load_program(artifact), variant)
+    program = traced.told(load_program(artifact), f"{step} {variant}")
+    loaded = Variant(artifact, program, variant)
     seconds = {**obtained.seconds, "load": time.monotonic() - begin}
     manifest = artifact.manifest
     here.journal.event(
@@ -295,6 +301,7 @@ def load(
     )
     ranks, role = (scope.ranks, f" {scope.name}") if scope else (range(here.world), "")
     if here.rank == ranks[0]:
+        here.journal.event("program", step=step, variant=variant, **noted(manifest))
         what = f"{step} {variant}{role}"
         here.say(_told(what, obtained, manifest["built"], seconds["load"], len(ranks)))
     return loaded
@@ -334,6 +341,14 @@ def short(value: Any) -> str:
     """A value in at most 100 characters."""
     text = str(value)
     return text if len(text) <= 100 else text[:97] + "..."
+
+
+def noted(manifest: Fields) -> Fields:
+    """What the journal keeps of a program, once for all ranks."""
+    fields = manifest["fingerprint"].items()
+    versions = {k.removeprefix("version "): v for k, v in fields if k.startswith("version ")}
+    kept = ("schedule", "check", "requires")
+    return {"versions": versions, **{key: manifest[key] for key in kept if key in manifest}}
 
 
 def _mesh_sizes(wanted: Fields) -> dict[str, int]:

@@ -40,7 +40,7 @@ def judged(
         early: ints of each rank.
 
     Returns:
-        What stands in the manifest under "check".
+        What stands in the manifest under "check"; "types" and "cotangents" go with the graph.
 
     Raises:
         CheckError: something definite was found.
@@ -71,6 +71,8 @@ def judged(
         "replicas": {axis: built.replicas[axis] for axis in options.data if axis in built.replicas},
         "own": {axis: names for axis, names in built.own.items() if names},
         "seconds": round(time.monotonic() - begin, 3),
+        "types": built.types,
+        "cotangents": built.cotangents,
     }
 
 

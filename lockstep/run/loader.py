@@ -13,6 +13,7 @@ from lockstep.build import bytecode
 from lockstep.build.artifact import PROGRAM, Artifact
 from lockstep.build.requires import check_requires
 from lockstep.errors import ArtifactError
+from lockstep.run import traced
 from lockstep.run.alarm import alarm
 from lockstep.run.kernels import scope_for
 
@@ -41,8 +42,11 @@ def load_program(artifact: Artifact) -> Call:
     check_requires(artifact.manifest.get("requires", {}), name)
     text, digest = _text(artifact, name)
     with alarm(f"loading {name}"):
-        scope = scope_for(artifact)
-        exec(_code(artifact, text, digest), scope)
+        scope, code = scope_for(artifact), None
+        if traced.wanted():
+            scope |= traced.scope()
+            code = bytecode.compiled(traced.traced_text(text), digest)
+        exec(code or _code(artifact, text, digest), scope)
     filename = bytecode.filename_of(digest)
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     return _sealed(scope["call"], "accelerator" in artifact.manifest.get("requires", {}))

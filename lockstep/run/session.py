@@ -5,9 +5,10 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -85,9 +86,28 @@ def _begin() -> Session:
         journal=journal,
     )
     install_hooks(fleet)
+    atexit.register(journal.event, "left")
     atexit.register(fleet.close)
-    journal.event("start", pid=os.getpid())
+    journal.event("start", pid=os.getpid(), node=fleet.node, **how_started(rank))
     return Session(rank, world, fleet, journal, folder)
+
+
+def how_started(rank: int) -> dict[str, Any]:
+    """What it takes to start the same job again; rank 0 tells it for all."""
+    if rank != 0:
+        return {}
+    told = {k: v for k, v in sorted(os.environ.items()) if k.startswith("LOCKSTEP")}
+    launched = {"nproc": _number("LOCAL_WORLD_SIZE", 1)} if "LOCAL_WORLD_SIZE" in os.environ else {}
+    told.pop("LOCKSTEP_RUNS", None)
+    return {"argv": sys.orig_argv, "environment": told, **launched}
+
+
+_journal: Journal | None = None
+
+
+def journal_here() -> Journal | None:
+    """This process' journal; None before the first call of a step."""
+    return _journal
 
 
 def open_journal(store: dist.Store | None) -> tuple[Journal, Path, str]:
@@ -98,10 +118,11 @@ def open_journal(store: dist.Store | None) -> tuple[Journal, Path, str]:
     Args:
         store: the job's rendezvous store, through which the ranks agree on the word.
     """
+    global _journal
     rank, device = dist.get_rank(), default_device_type()
     word = meet(store or dist.HashStore(), rank, dist.get_world_size() if store else 1)
     folder = _folder(word.rpartition("-")[0], rank)
-    journal = Journal(
+    _journal = Journal(
         _journal_path(folder, rank),
         rank,
         world=dist.get_world_size(),
@@ -112,7 +133,7 @@ def open_journal(store: dist.Store | None) -> tuple[Journal, Path, str]:
         flag=torch.compiler.config.compile_on_one_rank,
         mode=mode(),
     )
-    return journal, folder, word
+    return _journal, folder, word
 
 
 def _journal_path(folder: Path, rank: int) -> Path | None:

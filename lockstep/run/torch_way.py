@@ -23,7 +23,7 @@ from lockstep.errors import LoweringError
 from lockstep.journal import Journal
 from lockstep.run.counting import counting, starts
 from lockstep.run.modes import OFF, TORCH_ONE_RANK, mode, tell
-from lockstep.run.session import open_journal
+from lockstep.run.session import how_started, open_journal
 from lockstep.spmd.effects import keep_out_of_compiler
 from lockstep.spmd.mesh import default_device_type, start_process_group
 
@@ -177,7 +177,7 @@ def _journal() -> Journal:
     start_process_group(default_device_type())
     store = _compat.default_store() if dist.get_world_size() > 1 else None
     journal, *_ = open_journal(store)
-    journal.event("start")
+    journal.event("start", **how_started(dist.get_rank()))
     atexit.register(journal.close)
     return journal
 

@@ -1,0 +1,1 @@
+"""Real jobs of four ranks that hang, and what is told of them: `python -m tests.explain_hang`."""
