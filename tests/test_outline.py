@@ -262,6 +262,20 @@ def test_what_is_better_left_whole_is_told() -> None:
     assert outlined(none.gm) == "no part repeats"
 
 
+def test_what_a_cut_could_change_is_left_whole() -> None:
+    class InPlace(Block):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.add_(super().forward(x).detach())
+
+    made = model(lambda at: InPlace)
+    step = trace(lambda x: (made.blocks(x * 2),), [torch.randn(2, 8, 16)])
+    assert outlined(step.gm) == "a body would write in place what another has made"
+    half = model(lambda at: Block).bfloat16()
+    traced = trace(training_step(half), training_inputs(half))
+    assert isinstance(outlined(traced.gm), Outlined)
+    assert "LOCKSTEP_REPEATS=once allows it" in str(outlined(traced.gm, rounding=False))
+
+
 def test_little_to_save_is_left_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outlining, "LEAST_SAVED", 10_000)
     found = outlined(trace(*case("dropout in every layer")).gm)

@@ -12,6 +12,7 @@ from lockstep.build.backends import code_of, lower
 from lockstep.build.describe import describe
 from lockstep.build.inductor_backend import lower_inductor
 from lockstep.build.settings import build_settings
+from lockstep.errors import UsageError
 from lockstep.run.loader import load_program
 from lockstep.spmd.mesh import mesh
 from tests.graphs import trace
@@ -30,6 +31,9 @@ def test_dropout_collectives_and_an_optimizer_equal_to_the_bit(
     assert once.repeats["calls"] > 2 * once.repeats["bodies"] - 1
     assert code_of(traced, "inductor") == (once.text, once.sources)
     assert "repeats" not in build_settings("inductor")
+    monkeypatch.setenv("LOCKSTEP_REPEATS", "flot")
+    with pytest.raises(UsageError, match="want flat or once"):
+        build_settings("inductor")
     monkeypatch.setenv("LOCKSTEP_REPEATS", "flat")
     assert build_settings("inductor")["repeats"] == "flat"
     flat = lower_inductor(traced)

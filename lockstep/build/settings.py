@@ -12,6 +12,7 @@ from typing import Any
 from lockstep import _compat
 from lockstep.build.cpu import kernel_features
 from lockstep.build.requires import accelerator_kind
+from lockstep.errors import UsageError
 
 # Where the compiler keeps its files and how it runs; none of it changes what is made.
 _NOT_OPTIONS = ("CACHE", "COMPILE_THREADS", "WORKER", "DEBUG", "TRACE", "_DIR", "_PATH")
@@ -34,7 +35,7 @@ def build_settings(backend: str) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "cpu features": sorted(kernel_features()),
         "cpu threads": torch.get_num_threads(),
-        **({"repeats": "flat"} if whole_graphs() else {}),
+        **({"repeats": repeats()} if repeats() else {}),
     }
     kind = accelerator_kind()
     if kind is not None:
@@ -45,9 +46,16 @@ def build_settings(backend: str) -> dict[str, Any]:
     return settings | {f"option {k}": v for k, v in _compat.changed_inductor_options().items()}
 
 
-def whole_graphs() -> bool:
-    """Whether LOCKSTEP_REPEATS=flat asks to compile repeated layers one by one, in one graph."""
-    return os.environ.get("LOCKSTEP_REPEATS") == "flat"
+def repeats() -> str:
+    """What LOCKSTEP_REPEATS says of repeated layers.
+
+    "flat": each is compiled for itself, in one graph. "once": all are compiled once, also where
+    values of half precision are then rounded between them. "": once where that keeps every bit.
+    """
+    asked = os.environ.get("LOCKSTEP_REPEATS", "")
+    if asked not in ("", "flat", "once"):
+        raise UsageError(f"LOCKSTEP_REPEATS={asked!r}", want="flat or once")
+    return asked
 
 
 def _is_option(name: str) -> bool:

@@ -103,5 +103,8 @@ def _check(part: list[Any], call: BodyCall) -> None:
     if odd:
         raise CutError(f"{odd[0].target} gives what no body may hand to another")
     targets = {base(target) for node in part for target in written(node)}
+    if any(target.op == "call_function" for target in targets.difference(part)):
+        # A compiler may give two results one memory, where nothing in their own body writes it.
+        raise CutError("a body would write in place what another has made")
     if any(base(n) is not n and base(n) in targets for n in call.inputs):
         raise CutError("a body would write what it also reads as a view")

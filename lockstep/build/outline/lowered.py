@@ -11,7 +11,7 @@ from lockstep.build.outline.outline import Outlined, outlined
 from lockstep.build.outline.text import program_text
 from lockstep.build.outputs import Split
 from lockstep.build.rewrite import Rewritten, rewrite
-from lockstep.build.settings import whole_graphs
+from lockstep.build.settings import repeats
 
 Repeats = dict[str, Any]
 
@@ -27,14 +27,17 @@ def lower_once(split: Split, fakes: list[Any]) -> tuple[Rewritten | None, Repeat
         The rewritten code, None where there is nothing to compile; and what became of repeats, as
         `Program.repeats` has it.
     """
+    asked, why = repeats(), "LOCKSTEP_REPEATS=flat"
     try:
-        found = "LOCKSTEP_REPEATS=flat" if whole_graphs() else outlined(split.gm)
-        if isinstance(found, Outlined):
-            return _of_bodies(found, split.epilogue), found.told()
+        if asked != "flat":
+            found = outlined(split.gm, rounding=asked == "once")
+            if isinstance(found, Outlined):
+                return _of_bodies(found, split.epilogue), found.told()
+            why = found
     except Exception as error:  # what the compiler can't hold of a part, it may hold of all
-        found = f"a part can't be compiled apart: {type(error).__name__}: {error}"
+        why = f"a part can't be compiled apart: {type(error).__name__}: {error}"
     program = _of_one(split.gm, fakes, split.epilogue)
-    return program, {"flat": found.splitlines()[0][:200]}
+    return program, {"flat": why.splitlines()[0][:200]}
 
 
 def _of_one(gm: Any, fakes: list[Any], epilogue: str = "") -> Rewritten | None:

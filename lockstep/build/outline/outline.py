@@ -41,11 +41,13 @@ class Outlined:
         return {"bodies": len(self.bodies), "calls": len(self.calls), "nodes": held}
 
 
-def outlined(gm: Any) -> Outlined | str:
+def outlined(gm: Any, rounding: bool = True) -> Outlined | str:
     """Find a graph's repeated parts.
 
     Args:
         gm: a flat graph of operators; its output is a tuple. It is not changed.
+        rounding: whether values of half precision may go from part to part. They are rounded there,
+            as in eager; a compiler that sees the whole graph may keep them unrounded.
 
     Returns:
         Bodies and driver, proved equal to the graph; or why it is better left whole.
@@ -58,6 +60,8 @@ def outlined(gm: Any) -> Outlined | str:
         bodies, made = bodies_of(settle(graph, parts))
     except CutError as error:
         return str(error)
+    if not rounding and any(_is_half(n) for call in made for n in call.inputs):
+        return "half precision would be rounded between layers: LOCKSTEP_REPEATS=once allows it"
     whole = len(calls(gm.graph))
     result = Outlined(bodies, [one.body for one in made], driver_text(graph, made), whole)
     if max(Counter(result.calls).values()) < LEAST_REPEATS:
@@ -68,3 +72,10 @@ def outlined(gm: Any) -> Outlined | str:
     if not proved(gm, bodies, result.driver):
         return "the parts were not proved equal to the whole"
     return result
+
+
+def _is_half(node: Any) -> bool:
+    import torch
+
+    half = (torch.bfloat16, torch.float16)
+    return node.op == "call_function" and getattr(node.meta["val"], "dtype", None) in half
