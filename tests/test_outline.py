@@ -263,12 +263,16 @@ def test_what_is_better_left_whole_is_told() -> None:
 
 
 def test_what_a_cut_could_change_is_left_whole() -> None:
-    class InPlace(Block):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x.add_(super().forward(x).detach())
+    def in_place(x: torch.Tensor, *weights: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x * 2
+        for weight in weights:
+            change = y @ weight
+            for _ in range(6):
+                change = change.sin() * 1.5
+            y.add_(change)
+        return (y,)
 
-    made = model(lambda at: InPlace)
-    step = trace(lambda x: (made.blocks(x * 2),), [torch.randn(2, 8, 16)])
+    step = trace(in_place, list(torch.randn(9, 4, 4)))
     assert outlined(step.gm) == "a body would write in place what another has made"
     half = model(lambda at: Block).bfloat16()
     traced = trace(training_step(half), training_inputs(half))
