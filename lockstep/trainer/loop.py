@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from lockstep.parallel import layout
+from lockstep.run.record import record
 from lockstep.run.session import Session, session
 from lockstep.run.step import compile as compiled
 from lockstep.spmd.mesh import mesh as make_mesh
@@ -128,6 +129,7 @@ class Training:
                 told = {"loss": loss.item(), "grad_norm": norm.item(), **pace.since()}
                 if metrics is not None:
                     metrics.write("train", self.step, lr=self.lr, **told)
+                    record(self.step, lr=self.lr, **told)  # for the curves of `lockstep report`
                 progress.update(self.step, f"loss {told['loss']:.4f}")
             if every(self.config.eval.every, self.step):
                 self._evaluate(metrics, pace)
