@@ -37,7 +37,9 @@ def test_a_restart_that_loads_tells_the_same(launches: list[Launch]) -> None:
     assert built.digests and loaded.digests
 
 
-@pytest.mark.parametrize(("form", "text"), refused.FORMS, ids=lambda value: str(value)[:30])
+@pytest.mark.parametrize(
+    ("form", "text"), refused.FORMS, ids=lambda value: getattr(value, "__name__", str(value))[:30]
+)
 def test_refused_at_its_line(form: Any, text: str) -> None:
     row = refusal(form, text)
     assert row.became == "refused", row.told

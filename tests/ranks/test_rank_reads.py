@@ -30,7 +30,11 @@ def test_one_program_is_right_on_simulated_ranks(form: Any) -> None:
     assert portably(form).became == "portable"
 
 
-@pytest.mark.parametrize(("form", "text", "place"), REFUSED, ids=lambda value: str(value)[:30])
+@pytest.mark.parametrize(
+    ("form", "text", "place"),
+    REFUSED,
+    ids=lambda value: getattr(value, "__name__", str(value))[:30],
+)
 def test_refused_at_its_line(form: Any, text: str, place: Any) -> None:
     row = refusal(form, text, place)
     assert row.became == "refused", row.told
@@ -43,7 +47,9 @@ def test_a_formula_is_read_before_the_step(make: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "text", "place"), before_refused.FORMS, ids=lambda value: str(value)[:30]
+    ("make", "text", "place"),
+    before_refused.FORMS,
+    ids=lambda value: getattr(value, "__name__", str(value))[:30],
 )
 def test_no_formula_is_read_before_the_step(make: Any, text: str, place: Any) -> None:
     row = before_step(make, text, place)
