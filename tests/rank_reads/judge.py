@@ -208,10 +208,10 @@ def _made(make: Callable[[Any], before.Made], mesh: Any, found: Formulas) -> Ask
 
 
 class Nowhere:
-    """A store that is asked for a path."""
+    """A store that is asked where a file is."""
 
-    def path_of(self, name: str) -> Path:
-        return Path(name)
+    def where_of(self, name: str) -> str:
+        return name
 
 
 def _captured(make: Callable[[Any], before.Made], rank: int, found: Formulas) -> StepGraph:

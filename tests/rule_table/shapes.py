@@ -108,6 +108,7 @@ MADE: list[Case] = [
     op("set.source_Tensor", X, X),
     op("resize", X, _size(lambda n, m: [n, m])),
     op("sym_size.int", X, 0),
+    op("sym_numel.default", X),
     op("_assert_async", T("", "EV", of="positive")),
     op("_assert_scalar", True, "never"),
     op("_assert_tensor_metadata", X),
