@@ -129,7 +129,8 @@ class Training:
                 told = {"loss": loss.item(), "grad_norm": norm.item(), **pace.since()}
                 if metrics is not None:
                     metrics.write("train", self.step, lr=self.lr, **told)
-                    record(self.step, lr=self.lr, **told)  # for the curves of `lockstep report`
+                    known = {name: value for name, value in told.items() if value is not None}
+                    record(self.step, lr=self.lr, **known)  # for the curves of `lockstep report`
                 progress.update(self.step, f"loss {told['loss']:.4f}")
             if every(self.config.eval.every, self.step):
                 self._evaluate(metrics, pace)
