@@ -16,6 +16,7 @@ DOCS = ROOT / "docs"
 RUN = (
     "first.md",
     "types.md",
+    "parallel.md",
 )  # each page's blocks are one script; others' are held by a test of their own
 ELSEWHERE = {
     "porting_megatron.md": "test_docs_porting.py",

@@ -18,12 +18,16 @@ def test_a_right_layout_is_silent(name):
 
 @pytest.mark.parametrize(
     ("verb", "file", "name"),
-    [("all_reduce", "data", "dp2"), ("convert", "sequence", "tp2"), ("all_to_all", "expert", "")],
+    [
+        ("all_reduce", "data", "dp2"),
+        ("convert", "sequence", "tp2+sp"),
+        ("all_gather", "context", "cp2"),
+    ],
 )
 def test_what_is_left_out_is_found(verb, file, name):
     site = [s for s in sites() if s.verb == verb and s.module.endswith(file)][-1]
     with without(site):
-        report = check(case(name or "experts, ep2"))
+        report = check(case(name))
     assert report.findings
     assert check_is_back(site)
 
