@@ -7,7 +7,8 @@ import lockstep as ls
 
 mesh = ls.mesh(tp=-1)
 torch.manual_seed(0)
-x, y, embed = torch.randn(64, 8), torch.randn(64, 8), nn.Linear(8, 16, bias=False)
+x, y = (ls.typed(torch.randn(64, 8), tp=ls.I) for _ in "xy")
+embed = nn.Linear(8, 16, bias=False)
 torch.manual_seed(1 + mesh.get_local_rank())  # of the two others each rank has its own shard
 model = nn.ModuleList([embed, nn.Linear(16, 16, bias=False), nn.Linear(16, 8, bias=False)])
 ls.type_parameters(model, {"0.*": {"tp": ls.I}, "1.*": {"tp": ls.S(0)}, "2.*": {"tp": ls.S(1)}})

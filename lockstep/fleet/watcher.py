@@ -104,7 +104,9 @@ class Watcher:
             stands = bool(state.doing) and state.calls == calls
             still, calls = (still + timing.beat if stands else 0.0), state.calls
             if state.waiting or still >= timing.dead:
-                return state.learn(store_fault(error))
+                fault = store_fault(error)
+                state.learn(fault)
+                return state.say(fault.report())  # a main thread that is busy never tells it
             if stands and not said:
                 said = True
                 text = f"{store_text(error.at)} is gone; nobody watches over this job any more"

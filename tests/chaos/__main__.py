@@ -91,12 +91,14 @@ def main(ranks: int = 4, at_once: int = AT_ONCE, only: str = "") -> int:
     Args:
         ranks: of a cell; two agents of two.
         at_once: cells that run at a time.
-        only: of cells whose name holds this word; the exit code is then no verdict on the whole.
+        only: of cells whose name holds one of these words, separated by semicolons; the exit code
+            is then no verdict on the whole.
     """
     if ranks != 4:
         sys.exit("the matrix is of two agents with two ranks each: --ranks 4")
     every = [*specials(), *matrix()]
-    cells = [every[0], *(cell for cell in every[1:] if only in str(cell))]
+    words = [word.strip() for word in only.split(";")]
+    cells = [every[0], *(c for c in every[1:] if any(word in str(c) for word in words))]
     begin, console = time.monotonic(), Console(width=200)
     with tempfile.TemporaryDirectory(prefix="chaos") as name:
         rows = run_all(cells, Path(name), at_once, console)

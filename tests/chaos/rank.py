@@ -26,6 +26,7 @@ def train_step(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
 def main() -> None:
     """Train three steps."""
     strikes.install()
+    strikes.let_other_begin()
     special = strikes.cell.special
     if special == "slow rank" and strikes.is_struck:
         strikes.note()

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.cells import BUILDING, SLOW, Cell
+from tests.chaos.cells import BUILD, BUILDING, PHASES, SLOW, Cell
 
 CELL, FOLDER, JOB = "CHAOS_CELL", "CHAOS_FOLDER", "CHAOS_JOB"
 INJECTED = "chaos: injected"
@@ -122,6 +122,13 @@ class Strikes:
 
         os.fsync, os.rename = synced, renamed  # type: ignore[assignment]
 
+    def let_other_begin(self) -> None:
+        """In the second of two jobs: wait until the first one has the build that is struck."""
+        later = self.cell.target == "two jobs" and self.process > 1
+        until = time.monotonic() + BUILD
+        while later and not (self.folder / "begun").exists() and time.monotonic() < until:
+            time.sleep(0.05)
+
     # -- what happens there
 
     def reached(self, phase: str) -> None:
@@ -129,6 +136,8 @@ class Strikes:
         if phase in self.seen:
             return
         self.seen.add(phase)
+        if self.builds and phase == ("capture" if self.cell.phase != PHASES[0] else PHASES[0]):
+            (self.folder / "begun").touch()
         if self.cell.special:
             self._special(phase)
         elif phase == self.cell.phase:

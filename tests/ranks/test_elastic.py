@@ -28,7 +28,7 @@ def by(ended: Ended) -> list[tuple[str, int | None]]:
 def test_artifacts_of_several_meshes_lie_side_by_side(torchrun: Torchrun, tmp_path: Path) -> None:
     store = tmp_path / "store"
     starts = []
-    for number, world in enumerate((4, 2, 4, 2)):
+    for number, world in enumerate((4, 2, 4)):
         env = {"LOCKSTEP_STORE": str(store)}
         starts.append(
             torchrun.run(
@@ -36,11 +36,10 @@ def test_artifacts_of_several_meshes_lie_side_by_side(torchrun: Torchrun, tmp_pa
             )
         )  # fmt: skip
         assert starts[-1].code == 0, starts[-1].report()
-    first, other, again, other_again = starts
+    first, other, again = starts
     assert by(first) == [("built", 0)] + 3 * [("loaded", 0)]
     assert by(other) == [("built", 0), ("loaded", 0)]  # never the one of another mesh
-    assert by(again) == 4 * [("loaded", None)] and by(other_again) == 2 * [("loaded", None)]
-    assert first.results == again.results and other.results == other_again.results
+    assert by(again) == 4 * [("loaded", None)] and first.results == again.results
     meshes = [read_manifest(path)["fingerprint"]["mesh dp"] for path in store.glob("*.lockstep")]
     assert sorted(meshes) == [2, 4]
 
