@@ -131,6 +131,7 @@ BARS = [
         limit_s=3600,
     ),
     Bar("a step takes at most 1.03 times torch.compile's time", "bench/step.py"),
+    Bar("a call of a known variant costs at most 100 us beside its program", "bench/call.py"),
     Bar(
         "a check grows no faster than the graph; Llama 3 70B by shape fits 8 GiB",
         "bench/check_cost.py",
@@ -140,6 +141,12 @@ BARS = [
         "N ranks start for the price of one, a restart is nearly free",
         "bench/startup.py --ranks 4",
         limit_s=3600,
+    ),
+    Bar("a fleet: a store is read once a node, messages a rank stay as few", "bench/fleet.py"),
+    Bar(
+        "a restart is 1/30 of warm torch.compile and 4 times the floor at most",
+        "bench/restart.py",
+        limit_s=7200,
     ),
 ]
 

@@ -756,6 +756,12 @@ def all_tensor_hooks(tensor: Any) -> tuple[Any, ...]:
     return (*first.values(), *(last or {}).values()) if first else tuple((last or {}).values())
 
 
+def own_hook_tables(tensor: Any) -> list[dict[int, Any]]:
+    """The tables behind `tensor_hooks` that there are: each is made with its first hook."""
+    tables = tensor._backward_hooks, tensor._post_accumulate_grad_hooks
+    return [table for table in tables if table is not None]
+
+
 def module_tables(module: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """A module's parameters, buffers and modules, as the dictionaries that hold them.
 

@@ -23,7 +23,6 @@ ELSEWHERE = {
     "format.md": "test_format_page.py",
     "codes.md": "test_docs_codes.py",
     "logging.md": "test_logging.py",
-    "parallel.md": "ranks/test_examples.py",  # its block is the middle of two examples
 }
 
 

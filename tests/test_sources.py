@@ -9,7 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from lockstep.build import sources
+from lockstep import __version__
+from lockstep.build import fingerprint, sources
 
 TEXT = '''
 def scaled(x):
@@ -131,3 +132,26 @@ def test_old_tables_are_dropped(
     for number in range(4):
         digests(load(tmp_path, TEXT + f"\nX = {number}\n", f"{number}.py"))
     assert len(list(own_cache.glob("*.json"))) == 2
+
+
+def test_what_was_made_of_files_is_remembered_while_they_are_as_they_were(own_cache: Path) -> None:
+    made: list[str] = []
+
+    def make() -> str:
+        made.append("anew")
+        return f"{len(made)}"
+
+    assert [sources.remembered(["a", 1], make) for _ in range(2)] == ["1", "1"]
+    assert sources.remembered(["a", 2], make) == "2"
+    for kept in own_cache.glob("*.json"):
+        kept.write_text("{}")
+    assert sources.remembered(["a", 1], make) == "3"
+    assert len(made) == 3
+
+
+def test_the_own_version_follows_the_text_of_the_package() -> None:
+    first = fingerprint.own_version.__wrapped__()
+    again = fingerprint.own_version.__wrapped__()
+    files = [*Path(fingerprint.__file__).parent.glob("*.py")]
+    assert first == again and first.startswith(f"{__version__}+")
+    assert fingerprint._digest_of(files) != fingerprint._digest_of(files[1:])

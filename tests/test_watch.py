@@ -17,6 +17,16 @@ class Options:
     eps: float = 1e-5
 
 
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    eps: float = 1e-5
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FrozenSlotted:
+    eps: float = 1e-5
+
+
 @dataclasses.dataclass(frozen=True)
 class Frozen:
     eps: float = 1e-5
@@ -43,6 +53,8 @@ def watch(**values: Any) -> tuple[Watch, dict[str, Any]]:
         ((1, 2), [1, 2]),
         (Options(), Options(1e-6)),
         (Frozen(), Frozen(1e-6)),
+        (Slotted(), Slotted(1e-6)),
+        (FrozenSlotted(), FrozenSlotted(1e-6)),
         (int, float),
     ],
 )
@@ -64,6 +76,7 @@ def test_another_value_is_seen(before: Any, after: Any) -> None:
         ({"a": [1]}, lambda v: v["a"].append(2), lambda v: v["a"].pop()),
         ({1, 2}, lambda v: v.add(3), lambda v: v.remove(3)),
         (Options(), lambda v: setattr(v, "eps", 0.1), lambda v: setattr(v, "eps", 1e-5)),
+        (Slotted(), lambda v: setattr(v, "eps", 0.1), lambda v: setattr(v, "eps", 1e-5)),
     ],
 )
 def test_a_change_in_place_is_seen(value: Any, change: Any, back: Any) -> None:

@@ -21,7 +21,7 @@ from lockstep import __version__, _compat
 from lockstep.build.flags import global_flags
 from lockstep.build.requires import basic_requires
 from lockstep.build.settings import build_settings
-from lockstep.build.sources import digest_of_source
+from lockstep.build.sources import digest_of_source, remembered
 from lockstep.build.values import Values, class_of, short, show
 from lockstep.capture.binding import Call, Step
 from lockstep.capture.reach import Reach
@@ -150,8 +150,14 @@ def own_version() -> str:
         root / "_compat.py",
         *(f for d in ("spmd", "capture", "build") for f in (root / d).glob("*.py")),
     ]
-    texts = b"".join(file.read_bytes() for file in sorted(files))
-    return f"{__version__}+{hashlib.sha256(texts).hexdigest()[:12]}"
+    files.sort()
+    stats = [(str(file), file.stat()) for file in files]
+    seen = [(name, at.st_mtime_ns, at.st_ctime_ns, at.st_size, at.st_ino) for name, at in stats]
+    return f"{__version__}+{remembered(seen, lambda: _digest_of(files))}"
+
+
+def _digest_of(files: list[Path]) -> str:
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 
 @functools.cache

@@ -15,6 +15,7 @@ import linecache
 import os
 import stat
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -138,6 +139,21 @@ def _undocument(tree: ast.AST) -> None:
 def _folder() -> Path:
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "lockstep" / "sources"
+
+
+def remembered(seen: Any, make: Callable[[], str]) -> str:
+    """What was made of files at an earlier start, as long as they are those that were seen then.
+
+    Args:
+        seen: their names, times and sizes; JSON.
+        make: makes it of what they hold.
+    """
+    name = hashlib.sha256(json.dumps([_FORMAT, seen]).encode()).hexdigest()
+    kept = _kept(name)
+    if kept is None or "made" not in kept:
+        kept = {"made": make()}
+        _keep(name, kept)
+    return kept["made"]
 
 
 def _kept(name: str) -> Table | None:

@@ -41,6 +41,7 @@ class Call:
     Args:
         leaves: the argument tree's leaves, in order; `names` are their paths ("batch['x']").
         spec: the argument tree, to rebuild it around other leaves.
+        tree: its number among those that its step was called with; -1: it has none.
     """
 
     leaves: list[Any]
@@ -48,10 +49,20 @@ class Call:
     spec: pytree.TreeSpec
     roots: dict[str, Root] = field(default_factory=dict)
     objects: dict[str, Any] = field(default_factory=dict)
+    tree: int = -1
 
     def arguments(self, leaves: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The positional and keyword arguments with the given leaves in their places."""
         return pytree.tree_unflatten(leaves, self.spec)
+
+
+@dataclass(frozen=True)
+class _Tree:
+    """An argument tree that a step was called with."""
+
+    number: int
+    names: list[str]
+    spec: pytree.TreeSpec
 
 
 class Step:
@@ -72,7 +83,10 @@ class Step:
         self.function = function
         self.name = getattr(function, "__qualname__", type(function).__name__)
         self.known: tuple[str, ...] = ()
-        self._leaf_names: dict[tuple[Any, ...], list[str]] = {}
+        self._trees: dict[tuple[Any, ...], _Tree] = {}
+        self._code: CodeType | None = None
+        self._globals: tuple[str, ...] = ()
+        self._flat: dict[tuple[Any, ...], _Tree] = {}  # by the types of arguments that are leaves
 
     @cached_property
     def plain(self) -> Any:
@@ -86,7 +100,7 @@ class Step:
 
     def reached(self) -> Iterator[tuple[str, Any]]:
         """Names and values that the step closes over or mentions as globals, and its `self`."""
-        code, seen = self.plain.__code__, set()
+        code, seen = self.plain.__code__, set[str]()
         for name, cell in zip(code.co_freevars, self.plain.__closure__ or (), strict=False):
             if _filled(cell):
                 seen.add(name)
@@ -94,7 +108,9 @@ class Step:
         bound = getattr(self.function, "__self__", None)
         if bound is not None:
             yield "self", bound
-        for name in globals_in(code):
+        if code is not self._code:  # a code object is long to hash
+            self._code, self._globals = code, globals_in(code)
+        for name in self._globals:
             if name in self.plain.__globals__ and name not in seen:
                 yield name, self.plain.__globals__[name]
 
@@ -105,8 +121,8 @@ class Step:
             TypeError: the arguments do not fit the function, whose name it says.
             CaptureError: the step closes over a tensor.
         """
-        leaves, spec = pytree.tree_flatten((args, kwargs))
-        call = Call(leaves, self._names(args, kwargs, spec), spec)
+        leaves, tree = self._taken_apart(args, kwargs)
+        call = Call(leaves, tree.names, tree.spec, tree=tree.number)
         for name, leaf in zip(call.names, leaves, strict=True):
             _sort(call, name, leaf)
         for name, value in self.reached():
@@ -118,15 +134,28 @@ class Step:
                 _sort(call, name, value)
         return call
 
-    def _names(self, args: Any, kwargs: Any, spec: Any) -> list[str]:
+    def _taken_apart(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[list[Any], _Tree]:
+        kinds = (*map(type, args), *kwargs, *map(type, kwargs.values()))
+        tree = self._flat.get(kinds)
+        if tree is not None:
+            return [*args, *kwargs.values()], tree
+        leaves, spec = pytree.tree_flatten((args, kwargs))
         key = (spec, len(args), tuple(kwargs))
-        if key not in self._leaf_names:
-            order = list(self._bound(args, kwargs))
-            self._leaf_names[key] = [
-                _leaf_name(path, order, self.signature)
-                for path, _ in pytree.tree_flatten_with_path((args, kwargs))[0]
-            ]
-        return self._leaf_names[key]
+        tree = self._trees.get(key)
+        if tree is None:
+            names = self._names(args, kwargs)
+            tree = self._trees[key] = _Tree(len(self._trees), names, spec)
+        count = len(args) + len(kwargs)
+        if spec.num_leaves == count and spec.num_nodes == count + 3:
+            self._flat[kinds] = tree
+        return leaves, tree
+
+    def _names(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+        order = list(self._bound(args, kwargs))
+        paths = pytree.tree_flatten_with_path((args, kwargs))[0]
+        return [_leaf_name(path, order, self.signature) for path, _ in paths]
 
     def _bound(self, args: Any, kwargs: Any) -> dict[str, Any]:
         try:
@@ -135,13 +164,19 @@ class Step:
             raise TypeError(f"{self.name}(): {error}") from None
 
 
+@functools.lru_cache(maxsize=64)
+def instructions_of(code: CodeType) -> tuple[dis.Instruction, ...]:
+    """The instructions of a code object: long to take apart, and looked through more than once."""
+    return tuple(dis.get_instructions(code))
+
+
 @functools.cache
 def globals_in(code: CodeType) -> tuple[str, ...]:
     """The globals that a code object and those inside it read; attributes of the same name are not.
 
     A script's own `loss = train_step(...)` is not what the step means by `ls.loss`.
     """
-    reads = [i.argval for i in dis.get_instructions(code) if i.opname in _READS_GLOBAL]
+    reads = [i.argval for i in instructions_of(code) if i.opname in _READS_GLOBAL]
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             reads += globals_in(constant)

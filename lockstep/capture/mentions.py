@@ -8,7 +8,7 @@ import functools
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 
-from lockstep.capture.binding import globals_in, names_in
+from lockstep.capture.binding import globals_in, instructions_of, names_in
 from lockstep.capture.source import nodes_of
 
 _METHOD = ("LOAD_METHOD", "LOAD_SUPER_METHOD")
@@ -52,7 +52,7 @@ def mentions_of(code: CodeType) -> Mentions:
 def _add(found: Mentions, code: CodeType) -> None:
     constant: object = None
     level: object = 0
-    for step in dis.get_instructions(code):
+    for step in instructions_of(code):
         if step.opname in _READ and not _calls(step):
             found.reads.add(step.argval)
         elif step.opname in ("LOAD_CONST", "LOAD_SMALL_INT"):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lockstep.fleet.client import Client
+from lockstep.fleet.client import SLICE, Client
 from lockstep.fleet.faults import Fault
 from lockstep.fleet.say import ranks_text, waits
 from lockstep.fleet.scope import Scope
@@ -71,7 +71,8 @@ class Agreement:
         missing: list[int] = []
 
         def what(seconds: float) -> str:
-            missing[:] = [r for r in ranks if not client.has(f"{topic}/{r}")]
+            if seconds:  # most waits are over before they are told
+                missing[:] = self._missing(topic)
             who = ranks_text(missing) if missing else "the verdict on all ranks"
             return waits(seconds, f"{who} to {about}")
 
@@ -79,7 +80,7 @@ class Agreement:
             if client.add(f"{topic}/n") == len(ranks):
                 self._judge(topic, judge)
             if len(ranks) <= LOOK:
-                what(0)
+                missing[:] = self._missing(topic)
             gone = [r for r in ended(client, missing) if not client.has(f"{topic}/{r}")]
             if gone:
                 raise self._waits.post(_left(gone, about)).error()
@@ -93,6 +94,15 @@ class Agreement:
                 fault = replace(fault, where=self._line_of(fault.path))
             raise self._waits.post(fault).error()
         return verdict
+
+    def _missing(self, topic: str) -> list[int]:
+        """Who has not come; of many ranks only the first looks, since a look is at all others."""
+        ranks = self._scope.ranks
+        if len(ranks) > LOOK and self._state.rank != ranks[0]:
+            return []
+        slices = [ranks[at : at + SLICE] for at in range(0, len(ranks), SLICE)]
+        late = [part for part in slices if not self._client.has(*(f"{topic}/{r}" for r in part))]
+        return [r for part in late for r in part if not self._client.has(f"{topic}/{r}")]
 
     def _judge(self, topic: str, judge: Judge) -> None:
         ranks = self._scope.ranks

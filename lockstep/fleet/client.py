@@ -58,10 +58,10 @@ class Client:
                 values += map(json.loads, self._store.multi_get(list(keys[start : start + SLICE])))
         return values
 
-    def has(self, key: str) -> bool:
-        """Return whether a key is there."""
+    def has(self, *keys: str) -> bool:
+        """Return whether keys are there, all of them."""
         with self._gone():
-            return self._store.check([key])
+            return self._store.check(list(keys))
 
     def add(self, key: str, amount: int = 0) -> int:
         """Add to a counter and return it; 0 only looks."""

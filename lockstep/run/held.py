@@ -16,6 +16,7 @@ import torch
 from lockstep import _compat
 from lockstep.capture.binding import CODE, Call
 from lockstep.capture.state import State
+from lockstep.run.same import Place, Same
 
 
 class Held:
@@ -27,30 +28,22 @@ class Held:
 
     def __init__(self, state: State, call: Call) -> None:
         self._above = _above(call)
-        self._slots = [(h.mapping, h.key, s.tensor) for s in state.slots for h in s.holders]
-        self._sizes = [(m, len(m)) for m in _attributes(state, call)]
         self._optimizers = [(o, o.state, o.param_groups) for _, o in state.optimizers]
         # A frozen parameter has no state with its optimizer, and is given some once it is freed.
         self._stateless = [p for _, o in state.optimizers for p in _frozen(o)]
-        self._inside = [(c, tuple(_things(c))) for c in _containers(state)]
+        places = [*_places(state)]
+        self._same = Same(places, _containers(state), _attributes(state, call))
 
     def holds(self, call: Call) -> bool:
         """Whether every container still holds the very objects that it held."""
         above = _above(call)
         if len(above) != len(self._above) or not all(map(is_, above, self._above)):
             return False
-        for mapping, key, tensor in self._slots:
-            if mapping.get(key) is not tensor:
-                return False
-        for mapping, size in self._sizes:
-            if len(mapping) != size:
-                return False
         for optimizer, state, groups in self._optimizers:
             if optimizer.state is not state or optimizer.param_groups is not groups:
                 return False
-        for container, things in self._inside:
-            if len(container) != len(things) or not all(map(is_, _things(container), things)):
-                return False
+        if not self._same.holds():
+            return False
         return not any(parameter.requires_grad for parameter in self._stateless)
 
 
@@ -59,7 +52,17 @@ def _above(call: Call) -> list[Any]:
     return [*call.roots.values(), *call.objects.values(), *functions]
 
 
-def _attributes(state: State, call: Call) -> Iterator[Any]:
+def _places(state: State) -> Iterator[Place]:
+    """Each entry that holds a tensor, or nothing where one may be put."""
+    for slot in state.slots:
+        for holder in slot.holders:
+            yield holder.mapping, holder.key, slot.tensor
+    for _, module in state.modules:
+        for table in _compat.module_tables(module)[:2]:
+            yield from ((table, key, None) for key, value in table.items() if value is None)
+
+
+def _attributes(state: State, call: Call) -> Iterator[Collection[Any]]:
     """Where a tensor may be added beside those that are held."""
     for _, module in state.modules:
         yield from _compat.module_tables(module)[:2]
@@ -72,11 +75,9 @@ def _attributes(state: State, call: Call) -> Iterator[Any]:
 def _containers(state: State) -> Iterator[Collection[Any]]:
     """The containers of containers: they are compared by all that is in them."""
     for _, module in state.modules:
-        children = _compat.module_tables(module)[2]
-        if children:
-            yield children
+        yield _compat.module_tables(module)[2].values()
     for _, optimizer in state.optimizers:
-        yield optimizer.state
+        yield optimizer.state.values()
         yield optimizer.param_groups
         for group in optimizer.param_groups:
             yield group["params"]
@@ -87,7 +88,3 @@ def _frozen(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
         for parameter in group["params"]:
             if not parameter.requires_grad and not optimizer.state.get(parameter):
                 yield parameter
-
-
-def _things(container: Any) -> Collection[Any]:
-    return container.values() if isinstance(container, dict) else container

@@ -10,6 +10,7 @@ import functools
 import itertools
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -22,7 +23,8 @@ from lockstep.capture.reach import Reach, reach
 from lockstep.capture.sizes import Size, loose_stride
 from lockstep.capture.state import State, collect
 from lockstep.run.held import Held
-from lockstep.run.watch import SCALAR, Place, Watch, snapshot
+from lockstep.run.same import Place
+from lockstep.run.watch import SCALAR, Watch, snapshot
 from lockstep.spmd.mesh import default_device_type
 
 
@@ -48,7 +50,10 @@ class Bound:
         self._positive = [scalar for scalar in scalars if scalar.positive]
         names = tuple([scalar.name for scalar in scalars])
         self.signature = (_layout(self.state), groups, names, self._watch.signature)
-        self.plans: dict[Any, Any] = {}  # how each variant is bound to this state; dies with it
+        # What dies with this state: how each variant is bound to it, and by what calls it is met.
+        self.plans: dict[Any, Any] = {}
+        self.known: dict[tuple[Any, ...], Any] = {}
+        self._met = _Numbers()
 
     def holds(self, call: Call) -> bool:
         """Whether this state is still what lies below the call's roots."""
@@ -64,28 +69,50 @@ class Bound:
         Args:
             loose: by leaf, the dimensions whose sizes may differ; None: no size may.
         """
-        try:
-            leaves = self._leaves(call)
-            if loose:
-                leaves = _loosened(leaves, loose)
-        except (RuntimeError, NotImplementedError):  # some odd tensors have no strides
-            refuse_odd_arguments(call)
-            raise
         return (
             call.spec,
-            leaves,
+            self._leaves(call, loose),
             self.signature,
-            tuple([(p.requires_grad, p.grad is None, p.shape, p.dtype) for p in self.parameters]),
-            tuple([module.training for module in self._modules]),
+            tuple(self._of_parameters()),
+            tuple(self._training()),
             modes(),
         )
 
-    def _leaves(self, call: Call) -> tuple[Any, ...]:
-        seen = dict(self._order)
+    def quick_key(
+        self, call: Call, loose: Mapping[int, Mapping[int, Size]] | None = None
+    ) -> tuple[Any, ...]:
+        """What tells two calls apart for which this holds; for a table that is this object's.
+
+        Args:
+            call: of the step that this was made for.
+            loose: as for the key.
+        """
+        met = self._met.number
+        numbers = met(self._of_parameters()), met(self._training())
+        return (call.tree, self._leaves(call, loose), *numbers, modes())
+
+    def _of_parameters(self) -> list[tuple[Any, ...]]:
+        return [(p.requires_grad, p.grad is None, p.shape, p.dtype) for p in self.parameters]
+
+    def _training(self) -> list[bool]:
+        return list(map(_TRAINING, self._modules))
+
+    def _leaves(
+        self, call: Call, loose: Mapping[int, Mapping[int, Size]] | None
+    ) -> tuple[Any, ...]:
+        try:
+            leaves = self._each_leaf(call)
+            return _loosened(leaves, loose) if loose else leaves
+        except (RuntimeError, NotImplementedError):  # some odd tensors have no strides
+            refuse_odd_arguments(call)
+            raise
+
+    def _each_leaf(self, call: Call) -> tuple[Any, ...]:
+        order, seen = self._order, dict[int, int]()
         found: list[tuple[Any, ...]] = []
         for i, leaf in enumerate(call.leaves):
             if isinstance(leaf, torch.Tensor):
-                first = seen.setdefault(id(leaf), i)
+                first = order.get(id(leaf)) or seen.setdefault(id(leaf), i)
                 found.append(
                     (first, leaf.shape, leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad)
                 )
@@ -98,6 +125,23 @@ class Bound:
             else:
                 found.append((number_of(leaf), snapshot(leaf)))
         return tuple(found)
+
+
+_TRAINING = attrgetter("training")
+
+
+class _Numbers:
+    """A number for each list that was met, the same for equal ones: they are long to hash."""
+
+    def __init__(self) -> None:
+        self._lists: list[list[Any]] = []
+
+    def number(self, found: list[Any]) -> int:
+        for number, known in enumerate(self._lists):
+            if found == known:
+                return number
+        self._lists.append(found)
+        return len(self._lists) - 1
 
 
 def _loosened(leaves: tuple[Any, ...], loose: Mapping[int, Mapping[int, Size]]) -> tuple[Any, ...]:

@@ -129,8 +129,13 @@ class CompiledStep:
     def _found(
         self, here: Session, call: Call, bound: Bound, loose: Loose | None = None
     ) -> Variant:
-        key = bound.key(call, loose)
-        return self._variants.get(key) or self._admit(here, key, call, bound, loose)
+        quick = bound.quick_key(call, loose)
+        variant: Variant | None = bound.known.get(quick)
+        if variant is None:
+            key = bound.key(call, loose)
+            variant = self._variants.get(key) or self._admit(here, key, call, bound, loose)
+            bound.known[quick] = variant
+        return variant
 
     def _first_runs(self, here: Session, variant: Variant, call: Call, bound: Bound) -> Any:
         begin = time.monotonic()

@@ -72,12 +72,12 @@ class Variant:
         return pytree.tree_unflatten(leaves, self._out_spec)
 
     def verify(self, call: Call, bound: Bound) -> None:
-        """Compare every input of the contract with this rank's tensors.
+        """Compare every input of the contract with this rank's tensors, and bind it to them.
 
         Raises:
             ContractError: names each parameter or argument that is missing, or differs.
         """
-        _Plan(self._inputs, self._effects, call, bound)
+        bound.plans[self] = _Plan(self._inputs, self._effects, call, bound)
 
 
 class _Plan:
@@ -90,12 +90,16 @@ class _Plan:
         slots = {h.name: s for s in bound.state.slots for h in s.holders}
         leaves = {name: i for i, name in enumerate(call.names)}
         scalars = {s.name: s for s in bound.state.scalars}
-        self._read: list[Callable[[list[Any]], Any]] = []
+        # What the state holds is the same tensor as long as it holds; the rest is read each time.
+        self._inputs: list[Any] = []
+        self._read: list[tuple[int, Callable[[list[Any]], Any]]] = []
         problems: list[str] = []
-        for spec in inputs:
+        for at, spec in enumerate(inputs):
             reader, real = _reader(spec, slots, leaves, scalars, call)
             problems += _problems(spec, real, slots)
-            self._read.append(reader)
+            self._inputs.append(real if reader is None else None)
+            if reader is not None:
+                self._read.append((at, reader))
         if problems:
             shown = problems[:8] + [f"and {len(problems) - 8} more"] * (len(problems) > 8)
             raise ContractError(
@@ -107,8 +111,10 @@ class _Plan:
         self._effects = [_writer(effect, slots, bound) for effect in effects]
 
     def inputs(self, call: Call) -> list[Any]:
-        leaves = call.leaves
-        return [read(leaves) for read in self._read]
+        leaves, inputs = call.leaves, self._inputs.copy()
+        for at, read in self._read:
+            inputs[at] = read(leaves)
+        return inputs
 
     def apply(self, outputs: Sequence[Any], passed: list[Any]) -> None:
         for write, output, given in self._effects:
@@ -120,8 +126,8 @@ class _Plan:
 
 def _reader(
     spec: dict[str, Any], slots: dict[str, Slot], leaves: dict[str, int], scalars: Any, call: Call
-) -> tuple[Callable[[list[Any]], Any], Any]:
-    """How to read an input at each call, and its value now (None where it is missing)."""
+) -> tuple[Callable[[list[Any]], Any] | None, Any]:
+    """How to read an input at each call (None: it stays), and its value now (None: missing)."""
     name, kind = spec["name"], spec["kind"]
     if kind == "float":
         if name in scalars:
@@ -141,8 +147,7 @@ def _reader(
         parameter = owner.tensor
         return lambda _: parameter.grad, parameter.grad
     slot = slots.get(name)
-    tensor = slot.tensor if slot else None
-    return lambda _: tensor, tensor
+    return None, slot.tensor if slot else None
 
 
 def _nothing(_leaves: list[Any]) -> None:

@@ -68,6 +68,11 @@ def report(rows: list[Outcome]) -> int:
         for row in listed:
             print(f"{title} {row.kind}: {row.change} ({', '.join(row.fields[:3])}) {row.why}")
     kinds = Counter(row.why for row in vain).most_common()
+    print("missed although the graph is the same:")
+    for kind, _ in kinds:
+        for row in vain:
+            if row.why == kind:
+                print(f"  {kind}: {row.change}")
     print(f"{len(rows)} changes: {told(rows)}")
     print("missed although the graph is the same, by kind:")
     for kind, count in kinds:

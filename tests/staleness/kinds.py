@@ -89,8 +89,22 @@ def kind_of(mutant: Mutant, ran: Ran, text: str, rows: list[Row]) -> str:
         return f"running code that comes to the same ({mutant.kind})"
     if rows and all(_in_part(one, other) for _, one, other in rows):
         return "unused part of a table or an object"
+    held = [name.rpartition(":")[2] for name, _, _ in rows if name.startswith("value ")]
+    if len(held) == len(rows) and not here and not any(_ran(text, n, mutant, ran) for n in held):
+        return "value that only code that did not run reads"
     shadowed = [name for name, _, _ in rows if name.startswith("value ") and ":" in name]
     return "shadowed attribute" if len(shadowed) == len(rows) == 1 and mutant.where else "other"
+
+
+def _ran(text: str, name: str, mutant: Mutant, ran: Ran) -> bool:
+    """Whether a line that reads a global of this name ran."""
+    lines = {n for m, n in ran.lines if m == mutant.module}
+    reads = [
+        node.lineno
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
+    ]
+    return not reads or any(_statement(text, line) & lines for line in reads)
 
 
 def _in_part(one: Any, other: Any) -> bool:
