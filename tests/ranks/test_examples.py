@@ -16,6 +16,8 @@ RANKS = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 # Example -> what comes before it, and what its output must hold.
 WANTED = {
     "data_parallel.py": (RANKS, r"mean error of all ranks: 0\.\d\d"),
+    "fully_sharded.py": (RANKS, r"step 19: loss \d\.\d{3}"),
+    "tensor_parallel.py": (RANKS, r"step 19: loss \d\.\d{3}"),
     "jagged_recommender.py": (RANKS, r"loss 0\.\d\d -> 0\.[0-5]\d"),
     "wrong_gradient.py": ([], r"(?s)ls\.convert\(.*\(verified\).*3 of 3 parameters'"),
 }

@@ -64,7 +64,7 @@ def runs_or_refused(done: Outcome) -> str | None:
 
 def drifts(done: Outcome) -> str | None:
     """A job that went through: the loss falls, and copies of one parameter drift apart."""
-    found = re.findall(r"loss ([\d.]+) -> ([\d.]+), embed (\S+)", done.output)
+    found = re.findall(r"loss ([\d.]+) -> ([\d.]+), norm of the first weight (\S+)", done.output)
     if done.code != 0 or len(found) != 2 or not all(float(b) < float(a) for a, b, _ in found):
         return None
     copies = {embed for _, _, embed in found}
@@ -74,9 +74,9 @@ def drifts(done: Outcome) -> str | None:
 
 
 def refused(done: Outcome) -> str | None:
-    """A job that was refused at the line of the product."""
+    """A job that was refused at the backward whose gradients nothing adds up."""
     line = next(i for i, row in enumerate((ROOT / "docs/scene.py").read_text().splitlines(), 1)
-                if "model[1](h)" in row)  # fmt: skip
+                if "loss.backward()" in row)  # fmt: skip
     told = re.search(rf"LS5\d\d: [^\n]*(?:\n[^\n]*)*?\bscene\.py:{line}\b", done.output)
     ended = done.code not in (0, None) and "LS500" in done.output
     return f"refused at scene.py:{line}" if told and ended else None
@@ -85,7 +85,7 @@ def refused(done: Outcome) -> str | None:
 SCENES = [
     Scene("a lone recompile", "tests/scenes/lone.py", "torch", timed_out, runs),
     Scene("two ranks, two graphs", "tests/scenes/apart.py", "torch", timed_out, runs_or_refused),
-    Scene("a missing backward all-reduce", "docs/scene.py", "off", drifts, refused),
+    Scene("a missing all-reduce of gradients", "docs/scene.py", "off", drifts, refused),
 ]
 
 
