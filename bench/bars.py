@@ -119,10 +119,6 @@ BARS = [
         "of real hung jobs rank, call and line are told: one skips, one swaps, one dies",
         "-m tests.explain_hang",
     ),
-    Bar(
-        "a lone recompile, two graphs, a missing all-reduce: plain torch and Lockstep",
-        "-m tests.scenes",
-    ),
     Bar("typed collectives cost what hand-written ones do, claims nothing", "bench/types_off.py"),
     Bar("a guarded call takes at most 1.1 times a plain one's time", "bench/guard.py"),
     Bar(
