@@ -19,14 +19,3 @@ def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("LOCKSTEP_RUNS", str(root / "runs"))
         patch.setenv("LOCKSTEP_STORE", str(root / "store"))
         yield root
-
-
-@pytest.fixture(scope="module", autouse=True)
-def own_axes() -> Iterator[None]:
-    """The axes that a file's meshes name are forgotten after it: files may come in any order."""
-    from lockstep.spmd import mesh
-
-    before = dict(mesh._axes)
-    yield
-    mesh._axes.clear()
-    mesh._axes.update(before)

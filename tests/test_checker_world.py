@@ -90,7 +90,7 @@ def test_a_real_world_and_its_axes_come_back():
     dist.all_reduce(x, group=made.get_group("dp"))
     assert x.tolist() == [1.0, 1.0]
     with pytest.raises(ls.LockstepError):
-        axes.axis("tp")
+        axes.axis("nowhere")
 
 
 def test_a_step_that_fails_leaves_nothing_behind():
