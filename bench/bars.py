@@ -48,17 +48,6 @@ BARS = [
         "-m tests.bitwise --ranks 2 4",
         limit_s=3600,
     ),
-    Bar(
-        "every layout trains as one process; graph bitwise as eager, inductor at every start",
-        "-m tests.bitwise --all",
-        limit_s=7200,
-    ),
-    Bar(
-        "each collective of lockstep.parallel left out in turn: found by the checker",
-        "-m tests.mutants",
-        limit_s=3600,
-    ),
-    Bar("logits of Hugging Face's checkpoints are transformers' own", "-m tests.hf_logits"),
     Bar("uneven data train as one process would, jagged in one artifact", "-m tests.uneven"),
     Bar("a forgotten conversion is named at its line, its printed fix passes", "-m tests.flagship"),
     Bar(
