@@ -99,14 +99,16 @@ def main() -> int:
             loaded = real(torchrun, "losses", root / "loaded", store, caches)
             own = real(torchrun, "losses", root / "own", root / "empty", caches)
         large = built(MANY, root / "large")
-    found = other_code(small.built[0].data, alone.results) + other_losses(loaded, own)
+    odd = other_code(small.built[0].data, alone.results) + other_losses(loaded, own)
     ratio = larger(small, large)
-    found += [f"{key}: {times:.2f} times" for key, times in ratio.items() if times > MOST]
-    _show(small, large, ratio, found)
+    found = odd + [f"{key}: {times:.2f} times" for key, times in ratio.items() if times > MOST]
+    _show(small, large, ratio, found, "differ" if odd else "are those built ahead")
     return 1 if found else 0
 
 
-def _show(small: Ahead, large: Ahead, ratio: dict[str, float], found: list[str]) -> None:
+def _show(
+    small: Ahead, large: Ahead, ratio: dict[str, float], found: list[str], alike: str
+) -> None:
     console = Console()
     table = Table("ranks", "traced", "seconds", "CPU seconds", "MB at most", title="Ahead of time")
     for world, ahead in ((RANKS, small), (MANY, large)):
@@ -119,7 +121,7 @@ def _show(small: Ahead, large: Ahead, ratio: dict[str, float], found: list[str])
     manifest = small.built[0].manifest
     console.print(
         f"{manifest['nodes']} nodes, {len(manifest['schedule'])} collectives: graph, code and "
-        f"kernel sources of {RANKS} real ranks {'differ' if found else 'are those built ahead'}, "
+        f"kernel sources of {RANKS} real ranks {alike}, "
         f"which load on all and train alike; {MANY} ranks in {ratio['seconds']:.2f} times the "
         f"time and {ratio['peak_mb']:.2f} times the memory, at most {MOST}"
     )

@@ -275,12 +275,35 @@ def gru_step(model: nn.GRU, x: Tensor) -> Tensor:
     return loss
 
 
-@pytest.mark.parametrize("which", ["plain", "optimizer", "gru"])
+class Pieces(nn.Module):
+    """Adds into a tensor of zeros, made like one that wants a gradient, by parts of a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.randn(2, 4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x * self.weights.sum()
+        y = torch.zeros_like(x)
+        for number, weight in enumerate(self.weights):
+            own = (torch.arange(len(x)) % 2 == number).nonzero().squeeze(-1)
+            y = y.index_add(0, own, x.index_select(0, own) @ weight)
+        return y
+
+
+def pieces_step(model: Pieces, x: Tensor) -> Tensor:
+    loss = model(x).square().mean()
+    loss.backward()
+    return loss
+
+
+@pytest.mark.parametrize("which", ["plain", "optimizer", "gru", "pieces"])
 def test_notes_leave_the_graph_as_it_is(which: str) -> None:
     model = Net()
     step, args = {
         "plain": (data_parallel("reduced"), (model, X)),
         "optimizer": (with_optimizer, (model, torch.optim.AdamW(model.parameters()), X)),
+        "pieces": (pieces_step, (Pieces(), torch.randn(6, 4))),
         "gru": (gru_step, (nn.GRU(3, 4, num_layers=2), torch.randn(5, 2, 3))),
     }[which]
     with simulated_rank(0, {"dp": 2}):

@@ -15,6 +15,7 @@ from torch import nn
 import lockstep as ls
 from lockstep.capture.capture import capture
 from lockstep.errors import CaptureError, UsageError
+from lockstep.spmd.mesh import axis_of
 from tests.steps import Tiny, batch, train_step
 
 OUTSIDE = torch.ones(3)
@@ -132,8 +133,8 @@ CASES: list[tuple[Callable[..., Any], str, str, str]] = [
     (counts_globally, "the step changes Python state: COUNT", "the line", "in-place update"),
     (remembers, "the step changes Python state: HISTORY", "noted here", "let the caller keep it"),
     (draws, "the step changes Python state: random", "the line", "outside the step"),
-    (decides_by_its_rank, "the step branches on its rank: ", "the line", "torch.where"),
-    (counts_by_its_group, "turns its rank into a Python number: ", "the line", "without int()"),
+    (decides_by_its_rank, "the step branches on its rank: {axis} == 0", "the line", "torch.where"),
+    (counts_by_its_group, "turns its rank into a Python number: {axis}", "the line", "int()"),
     (sends, "dist.send cannot be part of a captured step", "the line", "a collective"),
     (forgets_to_wait, "the step never waits for an async all_reduce", "the line", "work.wait()"),
     (reduces_by_an_unknown_group, "a process group that is no mesh axis", "the line", "ls.mesh"),
@@ -156,8 +157,8 @@ def test_refused_at_its_line(step: Any, what: str, mark: str, fix: str) -> None:
     model = Model()
     with pytest.raises(CaptureError) as caught:
         capture(step, model, torch.ones(3))
-    text = str(caught.value)
-    assert what in text and fix in text
+    text, axis = str(caught.value), axis_of(None)  # of a world of one, whose axes are all the same
+    assert axis is not None and what.format(axis=axis.name) in text and fix in text
     if mark:
         assert f"tests/test_obstacles.py:{_line(step, mark)}" in text
     assert (model.steps, COUNT, HISTORY) == (0, 0, [])

@@ -12,7 +12,8 @@ import functools
 import inspect
 import operator
 import sys
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, FunctionType
@@ -108,6 +109,7 @@ class Checking:
         self.graph: StepGraph | None = None
         self.leaves: list[torch.Tensor] = []
         self._seen: dict[int, tuple[torch.Tensor, Node]] = {}  # by id: and the node that made it
+        self._fresh: list[tuple[Callable[[], torch.Tensor | None], Node, bool]] = []
         self._hooked: dict[int, torch.Tensor] = {}  # kept, so that no id is given twice
         self._said: Recording | None = None
         self._inside = False
@@ -156,6 +158,7 @@ class Checking:
         self._add_roots(tensors, args, kwargs, grad=original.__name__ == "grad")
         for leaf in self.leaves:
             self._hook(leaf, _compat.node_of(leaf))
+        self.keep_fresh()
         for tensor, node in list(self._seen.values()):  # a hook on a view may note another
             self._hook(tensor, node)
         self._seen.clear()
@@ -238,8 +241,19 @@ class Checking:
             node = _compat.node_of(tensor)
             if node is None or not (tensor.is_floating_point() or tensor.is_complex()):
                 continue
-            if grad_mode or id(tensor) not in self._seen:
+            self._fresh.append((weakref.ref(tensor), node, grad_mode))
+
+    def keep_fresh(self) -> None:
+        """Keep what the last operator made until its gradient is asked for.
+
+        Not before it has returned: what has no gradient, as `zeros_like` makes it, torch detaches
+        where somebody else holds it, and the program would have one operator more.
+        """
+        for reference, node, grad_mode in self._fresh:
+            tensor = reference()
+            if tensor is not None and (grad_mode or id(tensor) not in self._seen):
                 self._seen[id(tensor)] = tensor, node  # else autograd knows it as it was before
+        self._fresh.clear()
 
 
 def _differentiable(tensor: torch.Tensor) -> bool:
@@ -264,6 +278,7 @@ def _watcher(checking: Checking) -> Any:
             grad_mode = torch.is_grad_enabled()
             # A write to a list is one to each of its tensors, where no program is made of it.
             run = func if checking.ships else _compat.one_by_one(func)
+            checking.keep_fresh()
             out = run(*args, **(kwargs or {}))
             # An operator may ask who else holds a tensor, so a program's are kept where they must.
             kept = not checking.ships or (grad_mode and _need_grad((args, kwargs)))

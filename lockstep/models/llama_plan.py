@@ -19,7 +19,7 @@ from lockstep.errors import UsageError
 from lockstep.models import llama
 from lockstep.parallel.become import become
 from lockstep.parallel.context import causal_attention, own_positions
-from lockstep.parallel.divides import Divided, refuse_uneven
+from lockstep.parallel.divides import Divided, refuse_uneven, refuse_unknown
 from lockstep.parallel.fully_sharded import fully_shard
 from lockstep.parallel.layout import Layout
 from lockstep.parallel.placement import Table, place
@@ -89,12 +89,7 @@ def refuse(
         UsageError: an axis that no plan has, sequence parallelism without `tp`, or what does not
             divide.
     """
-    unknown = [axis for axis in sizes if axis not in AXES]
-    if unknown:
-        raise UsageError(
-            f"a Llama's plan has no axis {', '.join(unknown)}",
-            want=f"some of {', '.join(AXES)}",
-        )
+    refuse_unknown(sizes, AXES, "a Llama")
     if plan.sequence and "tp" not in sizes:
         raise UsageError("sequence parallelism needs an axis tp", fix="ls.mesh(dp=-1, tp=2)")
     tp, cp = sizes.get("tp", 1), sizes.get("cp", 1)

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from lockstep.errors import UsageError
 from lockstep.models import mixtral
-from lockstep.parallel.divides import Divided, refuse_uneven
+from lockstep.parallel.divides import Divided, refuse_uneven, refuse_unknown
 from lockstep.parallel.expert import balanced, dispatched
 from lockstep.parallel.fully_sharded import fully_shard
 from lockstep.parallel.layout import Layout, layout
@@ -66,12 +65,7 @@ def refuse(
     Raises:
         UsageError: an axis that no plan has, or what does not divide.
     """
-    unknown = [axis for axis in sizes if axis not in AXES]
-    if unknown:
-        raise UsageError(
-            f"a Mixtral's plan has no axis {', '.join(unknown)}",
-            want=f"some of {', '.join(AXES)}",
-        )
+    refuse_unknown(sizes, AXES, "a Mixtral")
     ep = sizes.get("ep", 1)
     asked = [Divided("experts", config.experts, ep, f"ep={ep}")]
     if batch is not None:

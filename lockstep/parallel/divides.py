@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from lockstep.errors import UsageError
@@ -23,6 +23,25 @@ class Divided:
     number: int
     by: int
     axes: str
+
+
+def refuse_unknown(sizes: Iterable[str], axes: Sequence[str], model: str) -> None:
+    """Refuse axes of a mesh that a model's plan does not have.
+
+    Raises:
+        UsageError: there are some.
+
+    Example:
+        >>> refuse_unknown({"dp": 2, "pp": 2}, ("dp", "tp"), "a Llama")
+        Traceback (most recent call last):
+        lockstep.errors.UsageError: LS001: a Llama's plan has no axis pp
+          want some of dp, tp
+    """
+    unknown = [axis for axis in sizes if axis not in axes]
+    if unknown:
+        raise UsageError(
+            f"{model}'s plan has no axis {', '.join(unknown)}", want=f"some of {', '.join(axes)}"
+        )
 
 
 def refuse_uneven(asked: Iterable[Divided]) -> None:

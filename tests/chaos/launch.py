@@ -15,7 +15,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -26,6 +25,7 @@ from typing import Any
 
 from tests.chaos.cells import Cell
 from tests.chaos.strikes import CELL, FOLDER, JOB
+from tests.ranks.launch import fork_main
 
 AT_ONCE = 2
 ROOT = Path(__file__).parents[2]
@@ -242,29 +242,7 @@ def _private(path: Path, data: bytes) -> None:
 def _fork_agent(argv: list[str], env: dict[str, str], out: Path) -> int:
     from torch.distributed.run import main
 
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 1
-    try:
-        os.setsid()
-        os.chdir(ROOT)
-        target = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        os.dup2(target, 1)
-        os.dup2(target, 2)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.environ.update(env)
-        sys.argv = argv
-        main()
-        code = 0
-    except SystemExit as error:
-        code = error.code if isinstance(error.code, int) else 1
-    except BaseException:
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+    return fork_main(main, argv, env, out)
 
 
 # ---- stores that take nothing ----------------------------------------------------------------

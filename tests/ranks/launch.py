@@ -207,19 +207,21 @@ class Here:
 # ---- the forking process ---------------------------------------------------------------------
 
 
-def _start(job: dict[str, Any], main: Callable[[], None]) -> int:
+def fork_main(main: Callable[[], None], argv: list[str], env: dict[str, str], out: Path) -> int:
+    """Run `main` as a program of its own in a fork, which has all imported; returns its pid."""
     pid = os.fork()
     if pid:
         return pid
     code = 1
     try:
         os.setsid()
-        out = os.open(job["out"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        os.dup2(out, 1)
-        os.dup2(out, 2)
+        os.chdir(ROOT)
+        target = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.dup2(target, 1)
+        os.dup2(target, 2)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.environ.update(job["env"])
-        sys.argv = job["argv"]
+        os.environ.update(env)
+        sys.argv = argv
         main()
         code = 0
     except SystemExit as error:
@@ -259,7 +261,7 @@ def _serve() -> None:
         message = json.loads(line)
         answer = None
         if "start" in message:
-            pid = _start(message["start"], main)
+            pid = fork_main(main, **message["start"])
         elif "poll" in message:
             answer = _poll(pid, codes)
         else:

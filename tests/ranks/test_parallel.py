@@ -6,7 +6,7 @@ import pytest
 
 from tests.ranks.launch import Ended, Torchrun
 
-LAYOUTS = ("fsdp2", "tp2+sp", "cp2")
+LAYOUTS = ("fsdp2", "tp2+sp", "cp2", "experts, ep2")
 
 
 @pytest.fixture(scope="module")

@@ -58,7 +58,11 @@ def environment() -> Any:
     import jinja2
 
     made = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+        loader=jinja2.PackageLoader("lockstep.report", "page"),  # of what templates include
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
     )
     made.filters |= {"seconds": seconds_text, "size": size_text, "ranges": ranges}
     made.filters["at"] = lambda t: time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(t))
