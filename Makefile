@@ -32,8 +32,9 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Two processes; one that dies is named, where a restarted one would leave the other waiting for ever.
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart 0
 
 # What the project claims, each by the command that shows it; some need other people's packages.
 bars: $(READY_BARS)
