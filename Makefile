@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/ready
 READY_BARS := $(VENV)/ready-bars
 
-.PHONY: demo test bars lint clean
+.PHONY: demo test test-ranks test-units bars lint clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml
@@ -32,9 +32,15 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Two processes; one that dies is named, where a restarted one would leave the other waiting for ever.
+# Two processes beside each other: the tests that start real ranks, and all others.
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart 0
+	$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-ranks test-units
+
+test-ranks: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/ranks
+
+test-units: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests --ignore tests/ranks
 
 # What the project claims, each by the command that shows it; some need other people's packages.
 bars: $(READY_BARS)
