@@ -126,9 +126,11 @@ def judge(agreed: list[Costs], shipped: list[Costs], models: list[Model]) -> lis
         )
     ]
     for what, some in (("agrees", agreed), ("ships", shipped)):
-        more = max(map(calls_of, some)) - calls_of(some[0])
+        first = next((one for one in some if one.nodes > 1), some[0])  # alone nothing is shipped
+        more = max(map(calls_of, some)) - calls_of(first)
         told = ", ".join(f"{calls_of(one):.1f} at {one.ranks}" for one in some)
-        line = f"messages of a rank that {what}: {told}; at most {MOST_MORE:g} more than at first"
+        most = f"at most {MOST_MORE:g} more than at {first.ranks}"
+        line = f"messages of a rank that {what}: {told}; {most}"
         lines.append((more <= MOST_MORE, line))
     deep = [one.ranks for one in shipped if one.hops > depth(one.nodes)]
     told = ", ".join(f"{one.hops} of {depth(one.nodes)} at {one.ranks}" for one in shipped)

@@ -55,6 +55,19 @@ COLLECTIVE_CALLS = "torch.ops._c10d_functional."
 """How a program's text calls one of them."""
 
 
+def trace_event(name: str, fields: dict[str, Any]) -> None:
+    """Write an event into torch's structured trace, which TORCH_TRACE asks for: no public call."""
+    from torch._logging import trace_structured
+
+    trace_structured(
+        "artifact",
+        metadata_fn=lambda: {"name": f"lockstep_{name}", "encoding": "json"},
+        payload_fn=lambda: fields,
+        suppress_context=True,
+        expect_trace_id=False,
+    )
+
+
 def flight_record() -> bytes:
     """What torch's flight recorder holds of this process' collectives, as a pickle of values.
 

@@ -15,7 +15,7 @@ from typing import Any
 
 
 class Journal:
-    """Append events to one file.
+    """Append events to one file, and to torch's trace where TORCH_TRACE asks for one.
 
     Args:
         path: the file, made with its folders where missing; None keeps nothing.
@@ -39,8 +39,11 @@ class Journal:
         if self._fd is None:
             return
         line = {"time": round(time.time(), 3), "event": name, **self._static, **fields}
+        text = json.dumps(line, default=str)
+        if os.environ.get("TORCH_TRACE"):
+            _trace(name, text)
         try:
-            os.write(self._fd, (json.dumps(line, default=str) + "\n").encode())
+            os.write(self._fd, (text + "\n").encode())
         except OSError as error:  # a full disk costs the journal, and never the run
             self.close()
             rank = self._static["rank"]
@@ -52,6 +55,13 @@ class Journal:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+
+def _trace(name: str, text: str) -> None:
+    """Say it to what reads torch's traces, too: tlparse."""
+    from lockstep import _compat  # torch is there: whoever traces with it has imported it
+
+    _compat.trace_event(name, json.loads(text))
 
 
 def read_journals(folder: Path | str) -> list[dict[str, Any]]:

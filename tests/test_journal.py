@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,3 +54,21 @@ def test_a_full_disk_ends_the_journal_and_is_told_once(capsys: pytest.CaptureFix
     (told,) = capsys.readouterr().err.splitlines()
     assert told.startswith("[lockstep rank 3] warning: the journal ends here: ")
     assert "No space left on device" in told and told.endswith("(/dev/full)")
+
+
+def traced(folder: Path, **environ: str) -> str:
+    """What torch's trace holds of an event that a process writes."""
+    code = (
+        "import torch; from lockstep.journal import Journal;"
+        f"Journal({str(folder / 'own.jsonl')!r}, 0).event('loaded', seconds=0.5)"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "TORCH_TRACE"} | environ
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=60)
+    assert read_journals(folder)[0]["event"] == "loaded"
+    return "".join(path.read_text() for path in folder.glob("*.log"))
+
+
+def test_an_event_is_in_torchs_own_trace_where_it_is_asked_for(tmp_path: Path) -> None:
+    text = traced(tmp_path, TORCH_TRACE=str(tmp_path))
+    assert '"name": "lockstep_loaded", "encoding": "json"' in text and '"seconds": 0.5' in text
+    assert traced(tmp_path / "without") == ""

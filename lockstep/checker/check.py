@@ -19,8 +19,9 @@ from lockstep.checker.after import judge_after
 from lockstep.checker.asked import data_of, fitting, mesh_of, pending_of, refuse_seconds
 from lockstep.checker.by_types import judge_by_types
 from lockstep.checker.captured import captured, reduced_later
-from lockstep.checker.finding import Finding, Report
+from lockstep.checker.finding import MOST_LINES, Finding, Report
 from lockstep.checker.inference.types import Typing, infer
+from lockstep.checker.lines import source_of
 from lockstep.checker.live.meeting import Parted
 from lockstep.checker.placement import jitter, own_batches, place
 from lockstep.checker.repair.edits import Edit, applied
@@ -28,7 +29,7 @@ from lockstep.checker.repair.repair import repaired
 from lockstep.checker.simulation import twin
 from lockstep.checker.simulation.gold import AGAIN, Gold
 from lockstep.checker.simulation.locate import locate
-from lockstep.checker.simulation.simulate import Divergent, Simulation
+from lockstep.checker.simulation.simulate import Divergent, Failed, Simulation
 from lockstep.checker.updates import drifted
 from lockstep.checker.verdict import Witnesses, choose, clear, established
 from lockstep.checker.world import World, arguments_of
@@ -207,7 +208,11 @@ def witnesses(
         seen.apart = str(apart)
         return seen
     with report.timed("gold"):
-        gold = Gold(sim, placement, pending)
+        try:
+            gold = Gold(sim, placement, pending)
+        except Failed as failed:
+            seen.failed = [_failure(failed)]
+            return seen
         seen.gold, seen.unknown = gold, gold.problem
         _ask_gold(seen, gold, placement.findings)
     with report.timed("randomness"):
@@ -218,6 +223,24 @@ def witnesses(
     clear(seen)
     seen.undecided = list(dict.fromkeys(seen.undecided))
     return seen
+
+
+def _failure(failed: Failed) -> Finding:
+    """What is told of a step that does not end, with the shapes that its operator was given."""
+    told = [", ".join(map(str, shapes)) for shapes in failed.shapes]
+    same = len(set(told)) == 1
+    of = ["all ranks"] if same else [f"rank {rank}" for rank in range(len(told))]
+    got = [f"{who}: {shapes}" for who, shapes in zip(of, told, strict=False)]
+    return Finding(
+        "LS537",
+        f"{failed.op} ends with an error: {str(failed.error).splitlines()[0]}",
+        line=failed.line,
+        source=source_of(failed.line),
+        got="tensors of " + "; ".join(got[:MOST_LINES]),
+        why="what it is given does not fit, as where a collective that exchanges or gathers rows "
+        "before it is missing: the job would end here.",
+        witness="gold",
+    )
 
 
 def _ask_gold(seen: Witnesses, gold: Gold, contradicted: list[Finding]) -> None:

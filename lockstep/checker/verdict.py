@@ -24,6 +24,7 @@ class Witnesses:
     Args:
         loss: what is wrong with the loss or the inputs themselves, before any gradient.
         apart: how the ranks' programs differ in structure, if they do; then no one else is asked.
+        failed: the operator with which the step ends, if it does; then too no one else is asked.
         unknown: why there are no true gradients, if there are none.
     """
 
@@ -34,6 +35,7 @@ class Witnesses:
     after: list[Finding] = field(default_factory=list)
     typing: Typing = field(default_factory=Typing)
     twin: Twin = field(default_factory=lambda: Twin(why_not="not asked"))
+    failed: list[Finding] = field(default_factory=list)
     judged: dict[str, Judged] = field(default_factory=dict)
     gold: Gold | None = None
     undecided: list[str] = field(default_factory=list)
@@ -43,7 +45,8 @@ class Witnesses:
     @property
     def fault(self) -> bool:
         """Whether someone other than types and twin finds a fault."""
-        return bool(self.order or self.randomness or self.loss or self.backward or self.after)
+        said = (self.order, self.failed, self.randomness, self.loss, self.backward, self.after)
+        return any(said)
 
     @property
     def fails(self) -> bool:
@@ -84,8 +87,8 @@ def choose(seen: Witnesses) -> list[Finding]:
         return []
     types = seen.typing.findings
     first = [*seen.order, *seen.randomness]
-    if seen.order:
-        return _distinct(first)
+    if seen.order or seen.failed:
+        return _distinct([*first, *_beside(seen.failed, types)])
     contradicted = [finding for finding in seen.loss if finding.code == "LS534"]
     if contradicted:  # whatever else is said was said of values that are not as claimed
         return _distinct([*first, *contradicted])
@@ -139,6 +142,8 @@ def established(world: World, seen: Witnesses, pending: dict[str, str]) -> list[
         lines.append(f"order: {count} collectives, the same on each of {len(world.ranks)} ranks")
     if seen.apart:
         return [*lines, f"gradients: not judged, the ranks' programs differ: {seen.apart}"]
+    if seen.failed:
+        return [*lines, "gradients: not judged, the step does not end"]
     if seen.unknown:
         lines.append(f"gradients: {seen.unknown}")
     changed = [name for name, j in seen.judged.items() if j.updated]

@@ -3,7 +3,7 @@
     python -m tests.clients [WORD] [--say]
 
 WORD: those programs alone whose name holds it. `--say` prints the findings. Needs the packages of
-`pip install -e '.[bars]'`.
+`pip install -e '.[dev]'`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
     """Run all programs; return the exit code."""
     lacking = missing()
     if lacking:
-        print(f"not installed: {', '.join(lacking)}; pip install -e '.[bars]'")
+        print(f"not installed: {', '.join(lacking)}; pip install -e '.[dev]'")
         return 2
     warnings.filterwarnings("ignore")  # the packages' own, about kernels and devices
     from tests.clients import language, megatron, shim

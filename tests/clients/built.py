@@ -3,7 +3,7 @@
     python -m tests.clients.built
 
 Its layers read the rank in their constructors and inside the step; nothing of the package is
-touched. Needs the packages of `pip install -e '.[bars]'`.
+touched. Needs the packages of `pip install -e '.[dev]'`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RANKS = 2
 def main() -> int:
     """Run the programs on real ranks; return the exit code."""
     if missing():
-        print(f"not installed: {', '.join(missing())}; pip install -e '.[bars]'")
+        print(f"not installed: {', '.join(missing())}; pip install -e '.[dev]'")
         return 2
     with Torchrun() as torchrun, tempfile.TemporaryDirectory() as folder:
         ended = torchrun.run(

@@ -19,6 +19,9 @@ WANTED = {
     "fully_sharded.py": (RANKS, r"step 2: loss \d\.\d{3}"),
     "tensor_parallel.py": (RANKS, r"step 2: loss \d\.\d{3}"),
     "jagged_recommender.py": (RANKS, r"loss 0\.\d\d -> 0\.[0-5]\d"),
+    "finetune_hf_llama.py": (RANKS, r"step 39: loss [123]\.\d\d"),
+    "port_tensor_parallel.py": ([], r"(?s)by_hand\n.*4 gradients.*ported\n.*4 gradients"),
+    "check_megatron.py": ([], r"(?s)1\. .*one rank: the same.*2\. .*LS5\d\d: .*norm"),
     "wrong_gradient.py": ([], r"(?s)ls\.convert\(.*\(verified\).*3 of 3 parameters'"),
 }
 FEW = {name: ["--steps", "3"] for name in ("fully_sharded.py", "tensor_parallel.py")}

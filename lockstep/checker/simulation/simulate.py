@@ -41,6 +41,21 @@ class Divergent(Exception):
         self.lines, self.ranks, self.ops = lines, ranks, ops
 
 
+class Failed(RuntimeError):
+    """An operator ends with an error on what the ranks give it, as it would in the job.
+
+    Args:
+        op: its name.
+        line: the user's line of it.
+        shapes: of its tensors, by rank.
+        error: what it raised.
+    """
+
+    def __init__(self, op: str, line: str, shapes: list[list[list[int]]], error: Exception) -> None:
+        super().__init__(f"{op} at {line}: {error}")
+        self.op, self.line, self.shapes, self.error = op, line, shapes, error
+
+
 class Simulation:
     """The rows of a world: one node of each rank's graph, side by side.
 
@@ -49,6 +64,8 @@ class Simulation:
 
     Raises:
         Divergent: the graphs differ in structure.
+
+    Whatever computes rows raises Failed where an operator refuses the values that it is given.
     """
 
     def __init__(self, world: World, neutral: bool = False) -> None:
@@ -172,6 +189,15 @@ class Simulation:
                 getattr(nodes[r].graph.owning_module, nodes[r].target) for r in range(self.size)
             ]
         calls = [self._arguments(r, node, values) for r, node in enumerate(nodes)]
+        try:
+            return self._called(nodes, calls, detach)
+        except NotImplementedError:  # of this replay, not of the job
+            raise
+        except (RuntimeError, IndexError) as error:
+            shapes = [_shapes(call) for call in calls]
+            raise Failed(op_name(nodes[0]), self.line(row), shapes, error) from error
+
+    def _called(self, nodes: tuple[Node, ...], calls: list[Any], detach: bool) -> list[Any]:
         name = op_name(nodes[0])
         if name in COLLECTIVES:
             return self._collective(name, nodes[0], calls)
@@ -224,6 +250,11 @@ class Simulation:
             if state is not None:
                 torch.set_rng_state(state)
             return node.target(*args, **kwargs)  # type: ignore[operator]
+
+
+def _shapes(call: tuple[Any, dict[str, Any]]) -> list[list[int]]:
+    leaves = _compat.pytree.tree_leaves(call)
+    return [list(leaf.shape) for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
 def _edge(value: Any) -> Any:
