@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -256,3 +258,32 @@ def test_what_is_no_step_is_told():
         ls.check(3, lambda mesh: (), mesh={"tp": 2})
     with pytest.raises(UsageError, match="make is a Tensor"):
         ls.check(scaled, torch.ones(2), mesh={"tp": 2})
+
+
+def _picked(model: nn.Embedding, picks: torch.Tensor) -> torch.Tensor:
+    loss = ls.loss(model.weight[picks].sum(), dp="sum")
+    loss.backward()
+    return loss
+
+
+def _picking(last: int) -> Callable[[Any], Any]:
+    """Rows that all ranks hold; rank 1 picks its last one as told."""
+
+    def make(mesh: Any) -> Any:
+        torch.manual_seed(0)
+        return nn.Embedding(5, 3), torch.tensor([0, last if mesh.get_rank() else 2])
+
+    return make
+
+
+def test_a_step_that_ends_with_an_error_on_one_rank_is_a_finding_at_its_line():
+    right, wrong = (
+        ls.check(_picked, _picking(last), mesh={"dp": 2}, pending={"dp": "sum"}, repair_s=0)
+        for last in (4, 7)
+    )
+    assert right.ok
+    [finding] = wrong.findings
+    assert finding.code == "LS537" and "model.weight[picks]" in finding.source
+    assert finding.what.startswith("aten.index ends with an error: index 7 is out of bounds")
+    assert finding.got == "tensors of all ranks: [5, 3], [2]"
+    assert "gradients: not judged, the step does not end" in wrong.established
