@@ -287,3 +287,28 @@ def test_a_step_that_ends_with_an_error_on_one_rank_is_a_finding_at_its_line():
     assert finding.what.startswith("aten.index ends with an error: index 7 is out of bounds")
     assert finding.got == "tensors of all ranks: [5, 3], [2]"
     assert "gradients: not judged, the step does not end" in wrong.established
+
+
+def _told(model: nn.Embedding, ids: torch.Tensor, adds_up: bool) -> torch.Tensor:
+    loss = ls.loss(model(ids).square().sum(), dp="sum")
+    loss.backward()
+    ls.reduce_grads(model, dp="sum")
+    whole = loss.detach()
+    if adds_up:
+        whole = ls.all_reduce(whole, "dp", src=ls.P, dst=ls.I)
+    return ls.typed(whole, dp=ls.I)
+
+
+def test_a_value_that_is_not_as_claimed_is_found_where_nothing_else_is_wrong():
+    def make(adds_up: bool) -> Callable[[Any], Any]:
+        ids = torch.arange(6)
+        return lambda mesh: (nn.Embedding(6, 3), ids.chunk(mesh.size())[mesh.get_rank()], adds_up)
+
+    right, wrong = (
+        ls.check(_told, make(adds_up), mesh={"dp": 2}, data="dp", repair_s=0)
+        for adds_up in (True, False)
+    )
+    assert right.ok
+    [finding] = wrong.findings
+    assert (finding.code, finding.axis, finding.want) == ("LS538", "dp", "I")
+    assert finding.source == "return ls.typed(whole, dp=ls.I)"

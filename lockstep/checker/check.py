@@ -19,6 +19,7 @@ from lockstep.checker.after import judge_after
 from lockstep.checker.asked import data_of, fitting, mesh_of, pending_of, refuse_seconds
 from lockstep.checker.by_types import judge_by_types
 from lockstep.checker.captured import captured, reduced_later
+from lockstep.checker.claimed import broken
 from lockstep.checker.finding import MOST_LINES, Finding, Report
 from lockstep.checker.inference.types import Typing, infer
 from lockstep.checker.lines import source_of
@@ -245,6 +246,7 @@ def _failure(failed: Failed) -> Finding:
 
 def _ask_gold(seen: Witnesses, gold: Gold, contradicted: list[Finding]) -> None:
     seen.loss = [*contradicted, *gold.meaning.findings]
+    seen.claims = broken(gold)
     if gold.problem == AGAIN:
         seen.after = drifted(gold)
     if gold.problem or not gold.world.ranks[0].notes.roots:

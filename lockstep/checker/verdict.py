@@ -24,6 +24,7 @@ class Witnesses:
     Args:
         loss: what is wrong with the loss or the inputs themselves, before any gradient.
         apart: how the ranks' programs differ in structure, if they do; then no one else is asked.
+        claims: that a claimed value is not as claimed; told where nobody says why.
         failed: the operator with which the step ends, if it does; then too no one else is asked.
         unknown: why there are no true gradients, if there are none.
     """
@@ -36,6 +37,7 @@ class Witnesses:
     typing: Typing = field(default_factory=Typing)
     twin: Twin = field(default_factory=lambda: Twin(why_not="not asked"))
     failed: list[Finding] = field(default_factory=list)
+    claims: list[Finding] = field(default_factory=list)
     judged: dict[str, Judged] = field(default_factory=dict)
     gold: Gold | None = None
     undecided: list[str] = field(default_factory=list)
@@ -45,8 +47,8 @@ class Witnesses:
     @property
     def fault(self) -> bool:
         """Whether someone other than types and twin finds a fault."""
-        said = (self.order, self.failed, self.randomness, self.loss, self.backward, self.after)
-        return any(said)
+        first = (self.order, self.failed, self.randomness, self.loss)
+        return any((*first, self.backward, self.after, self.claims))
 
     @property
     def fails(self) -> bool:
@@ -97,7 +99,7 @@ def choose(seen: Witnesses) -> list[Finding]:
         return _distinct(forward or seen.twin.findings or seen.loss)
     located = [_explained(finding, types) for finding in (*seen.backward, *seen.after)]
     found = [*first, *located]
-    return _distinct(found or types[:2] or seen.twin.findings)
+    return _distinct(found or seen.claims or types[:2] or seen.twin.findings)
 
 
 def _beside(types: list[Finding], twin: list[Finding]) -> list[Finding]:

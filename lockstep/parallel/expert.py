@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from lockstep.parallel.become import become
 from lockstep.parallel.ranks import coordinate
+from lockstep.spmd.claims import typed
 from lockstep.spmd.mesh import axis as axis_named
 from lockstep.spmd.typed_collectives import all_reduce, all_to_all
 from lockstep.spmd.types import I, P, V
@@ -69,4 +70,5 @@ def balanced(bias_E: Tensor, load_E: Tensor, rate: float, *axes: str) -> Tensor:
     """
     for axis in axes:
         load_E = all_reduce(load_E, axis, src=P, dst=I)
+    load_E = typed(load_E, **dict.fromkeys(axes, I)) if axes else load_E
     return bias_E + rate * (load_E.mean() - load_E).sign()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from lockstep.spmd.claims import typed
 from lockstep.spmd.reduce import loss as said
 from lockstep.spmd.typed_collectives import all_reduce
 from lockstep.spmd.types import I, P
@@ -52,4 +53,4 @@ def job_loss(share: Tensor, *axes: str) -> Tensor:
     whole = share.detach()
     for axis in axes:
         whole = all_reduce(whole, axis, src=P, dst=I)
-    return whole
+    return typed(whole, **dict.fromkeys(axes, I)) if axes else whole
