@@ -34,6 +34,7 @@ class Bar:
 
 
 NO_COMPILER, BAD_INPUT = "tests/ranks/test_nothing_compiles.py", "tests/ranks/test_bad_input.py"
+TORCHRUN = "-m torch.distributed.run --standalone --nproc-per-node 2"
 BARS = [
     Bar("rank 0 builds, rank 1 loads; the loss ends below a bigram table's", "-m bench.demo"),
     Bar("a loading rank traces, lowers and compiles nothing", f"-m pytest -q {NO_COMPILER}"),
@@ -108,6 +109,12 @@ BARS = [
         "of real hung jobs rank, call and line are told: one skips, one swaps, one dies",
         "-m tests.explain_hang",
     ),
+    Bar(
+        "plain torch times out twice and trains wrongly once; the same three scripts, Lockstep",
+        "-m tests.scenes",
+    ),
+    Bar("under Lightning Fabric as under torchrun", f"{TORCHRUN} examples/with_lightning.py"),
+    Bar("under Ray Train as under torchrun", "examples/with_ray.py"),
     Bar("typed collectives cost what hand-written ones do, claims nothing", "bench/types_off.py"),
     Bar("a guarded call takes at most 1.1 times a plain one's time", "bench/guard.py"),
     Bar(

@@ -47,7 +47,7 @@ def main(steps: int = 100) -> None:
     error = eval_step(model, x, x[:, :4].sum(1, keepdim=True))
     if rank == 0:
         print(f"mean error of all ranks: {error.item():.2f}")
-        print(ls.summary())
+        ls.summary()
 
 
 if __name__ == "__main__":

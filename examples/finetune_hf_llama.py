@@ -53,7 +53,7 @@ def main(steps: int = 40) -> None:
         if dist.get_rank() == 0 and step in (0, steps - 1):
             print(f"step {step}: loss {loss.item():.2f}", flush=True)
     if dist.get_rank() == 0:
-        print(ls.summary())
+        ls.summary()
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def main(steps: int = 200) -> None:
         optimizer.zero_grad()
     if rank == 0:
         print(f"loss {sum(losses[:10]) / 10:.2f} -> {sum(losses[-10:]) / 10:.2f}")
-        print(ls.summary())
+        ls.summary()
 
 
 if __name__ == "__main__":

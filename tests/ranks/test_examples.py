@@ -25,7 +25,8 @@ WANTED = {
     "wrong_gradient.py": ([], r"(?s)ls\.convert\(.*\(verified\).*3 of 3 parameters'"),
 }
 FEW = {name: ["--steps", "3"] for name in ("fully_sharded.py", "tensor_parallel.py")}
-BY_ITSELF = {"train_llama.py"}  # the demo; bench/demo.py runs it
+# The demo, which bench/demo.py runs; and what needs packages of its own, which `make bars` runs.
+BY_ITSELF = {"train_llama.py", "with_lightning.py", "with_ray.py"}
 
 
 def test_every_example_is_run_and_is_short():
