@@ -63,6 +63,7 @@ BARS = [
         "wrong programs flagged at their lines, right ones silent, fixes right on real ranks",
         "-m tests.faults",
     ),
+    Bar("each typed collective of lockstep.parallel left out is found", "-m tests.mutants"),
     Bar("megatron-core's layers in a built step: bitwise as eager", "-m tests.clients.built"),
     Bar("no way to look at the rank is baked: portable, or refused", "-m tests.rank_reads"),
     Bar(
@@ -123,6 +124,7 @@ BARS = [
         limit_s=3600,
     ),
     Bar("a step takes at most 1.03 times torch.compile's time", "bench/step.py"),
+    Bar("the trainer's step is as fast as torch.compile's, dp and fsdp", "bench/trainer.py"),
     Bar("a call of a known variant costs at most 100 us beside its program", "bench/call.py"),
     Bar(
         "a check grows no faster than the graph; Llama 3 70B by shape fits 8 GiB",

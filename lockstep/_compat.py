@@ -608,6 +608,8 @@ def _is_overridden(entry: Any) -> bool:
     """Whether an option holds a value that the user set, other than the one it starts with."""
     from torch.utils._config_module import _UNSET_SENTINEL
 
+    if entry.env_value_force is not _UNSET_SENTINEL:  # it stands whatever is set
+        return False
     by_environment = entry.env_value_default is not _UNSET_SENTINEL
     fresh = entry.env_value_default if by_environment else entry.default
     value = entry.user_override.get()
