@@ -52,7 +52,7 @@ def command_files(command: str) -> list[str]:
         (['bench/step.py'], ['tests/bitwise/__main__.py'])
     """
     words = command.split()
-    if "-m" not in words:
+    if "-m" not in words or "torch.distributed.run" in words:
         return [word for word in words if "/" in word]
     module = words[words.index("-m") + 1]
     if module == "pytest":
