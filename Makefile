@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/ready
 READY_BARS := $(VENV)/ready-bars
 
-.PHONY: demo test test-ranks test-units bars lint clean
+.PHONY: demo test test-ranks test-others bars lint clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml
@@ -32,15 +32,17 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Two processes beside each other: the tests that start real ranks, and all others.
+# Two processes beside each other, each with half of the work.
+EXAMPLES := tests/ranks/test_examples.py
+
 test: lint
-	$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-ranks test-units
+	$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-ranks test-others
 
 test-ranks: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/ranks
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(filter-out $(EXAMPLES),$(wildcard tests/ranks/test_*.py))
 
-test-units: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests --ignore tests/ranks
+test-others: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(wildcard tests/test_*.py) $(EXAMPLES)
 
 # What the project claims, each by the command that shows it; some need other people's packages.
 bars: $(READY_BARS)

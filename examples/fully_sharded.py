@@ -15,10 +15,13 @@ from lockstep.models import llama, llama_plan
 mesh = ls.mesh(fsdp=-1)
 
 
-def main(steps: int = 20, batch: int = 8, length: int = 64, lr: float = 1e-3) -> None:
+def main(
+    steps: int = 20, layers: int = 4, batch: int = 8, length: int = 64, lr: float = 1e-3
+) -> None:
+    config = llama.config("debug", layers=layers)
     torch.manual_seed(0)  # the same model on every rank: the plan cuts it
     plan = llama_plan.Plan(regather=True, dtype=torch.bfloat16)
-    model = llama_plan.parallelize(llama.Llama(llama.config("debug")), mesh, plan)
+    model = llama_plan.parallelize(llama.Llama(config), mesh, plan)
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr)  # of the shards, in f32
 
     @ls.compile(mesh=mesh, data=parallel.layout(model).data)

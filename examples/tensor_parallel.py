@@ -15,10 +15,13 @@ from lockstep.models import llama, llama_plan
 mesh = ls.mesh(dp=1, tp=-1)  # `tp` takes all ranks; of dp=2 each half trains on its own batches
 
 
-def main(steps: int = 20, batch: int = 4, length: int = 64, lr: float = 1e-3) -> None:
+def main(
+    steps: int = 20, layers: int = 4, batch: int = 4, length: int = 64, lr: float = 1e-3
+) -> None:
+    config = llama.config("debug", layers=layers)
     torch.manual_seed(0)  # the same model on every rank: the plan cuts it
     plan = llama_plan.Plan(sequence=True)
-    model = llama_plan.parallelize(llama.Llama(llama.config("debug")), mesh, plan)
+    model = llama_plan.parallelize(llama.Llama(config), mesh, plan)
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
 
     @ls.compile(mesh=mesh, data=parallel.layout(model).data)
