@@ -55,14 +55,17 @@ COLLECTIVE_CALLS = "torch.ops._c10d_functional."
 """How a program's text calls one of them."""
 
 
-def trace_event(name: str, fields: dict[str, Any]) -> None:
-    """Write an event into torch's structured trace, which TORCH_TRACE asks for: no public call."""
+def trace_event(name: str, text: str) -> None:
+    """Write an event, as JSON, into the structured trace that TORCH_TRACE asks for.
+
+    There is no public call (2.14).
+    """
     from torch._logging import trace_structured
 
     trace_structured(
         "artifact",
         metadata_fn=lambda: {"name": f"lockstep_{name}", "encoding": "json"},
-        payload_fn=lambda: fields,
+        payload_fn=lambda: text,
         suppress_context=True,
         expect_trace_id=False,
     )

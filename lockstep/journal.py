@@ -61,7 +61,7 @@ def _trace(name: str, text: str) -> None:
     """Say it to what reads torch's traces, too: tlparse."""
     from lockstep import _compat  # torch is there: whoever traces with it has imported it
 
-    _compat.trace_event(name, json.loads(text))
+    _compat.trace_event(name, text)
 
 
 def read_journals(folder: Path | str) -> list[dict[str, Any]]:

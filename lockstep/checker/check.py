@@ -229,15 +229,15 @@ def witnesses(
 def _failure(failed: Failed) -> Finding:
     """What is told of a step that does not end, with the shapes that its operator was given."""
     told = [", ".join(map(str, shapes)) for shapes in failed.shapes]
-    same = len(set(told)) == 1
-    of = ["all ranks"] if same else [f"rank {rank}" for rank in range(len(told))]
-    got = [f"{who}: {shapes}" for who, shapes in zip(of, told, strict=False)]
+    got = [f"rank {rank}: {shapes}" for rank, shapes in enumerate(told[:MOST_LINES])]
+    if len(set(told)) == 1:
+        got = [f"all ranks: {told[0]}"]
     return Finding(
         "LS537",
         f"{failed.op} ends with an error: {str(failed.error).splitlines()[0]}",
         line=failed.line,
         source=source_of(failed.line),
-        got="tensors of " + "; ".join(got[:MOST_LINES]),
+        got="tensors of " + "; ".join(got),
         why="what it is given does not fit, as where a collective that exchanges or gathers rows "
         "before it is missing: the job would end here.",
         witness="gold",

@@ -70,5 +70,5 @@ def balanced(bias_E: Tensor, load_E: Tensor, rate: float, *axes: str) -> Tensor:
     """
     for axis in axes:
         load_E = all_reduce(load_E, axis, src=P, dst=I)
-    load_E = typed(load_E, **dict.fromkeys(axes, I)) if axes else load_E
+    load_E = typed(load_E, **dict.fromkeys(axes, I))
     return bias_E + rate * (load_E.mean() - load_E).sign()

@@ -53,4 +53,4 @@ def job_loss(share: Tensor, *axes: str) -> Tensor:
     whole = share.detach()
     for axis in axes:
         whole = all_reduce(whole, axis, src=P, dst=I)
-    return typed(whole, **dict.fromkeys(axes, I)) if axes else whole
+    return typed(whole, **dict.fromkeys(axes, I))
