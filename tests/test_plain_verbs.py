@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,12 +15,14 @@ from lockstep.build.artifact import pack
 from lockstep.build.bundle import pack_bundle
 from lockstep.build.program import Program
 from lockstep.cli import main
+from lockstep.cli.plain import outcome
 from tests.sources import ROOT
 
 PROGRAM = Program("graph", "raise SystemExit('it ran')\ndef call(inputs): ...\n", {}, {})
 PROBE = """
 import sys
 from lockstep.cli import main
+from lockstep.cli.plain import outcome
 code = main(sys.argv[1:])
 own = {name.partition(".")[0] for name in sys.modules} - set(sys.stdlib_module_names)
 print(code, sorted(own - {"__main__", "lockstep"}))
@@ -94,3 +99,31 @@ def test_help_and_a_wrong_word_are_argparse_s(capsys):
         main(["verify"])
     assert left.value.code == 2
     assert "the following arguments are required: FILE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["show", "verify"])
+def test_output_that_nobody_reads_ends_in_silence(verb, files):
+    command = [sys.executable, "-m", "lockstep", verb, str(files[0])]
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, cwd=ROOT, timeout=120)
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_verb_leaves_signals_alone_and_tells_of_another_broken_pipe(capsys):
+    """A process that calls a verb may serve others: a reader that goes must not end it."""
+
+    def serves() -> int:
+        near, far = socket.socketpair()
+        far.close()
+        with near:
+            near.sendall(b"to nobody")
+        return 0
+
+    before = signal.getsignal(signal.SIGPIPE)
+    with pytest.raises(BrokenPipeError):
+        outcome(serves)
+    assert signal.getsignal(signal.SIGPIPE) is before is signal.SIG_IGN

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import os
 import re
-import signal
+import select
 import sys
 from collections.abc import Callable, Sequence
 
@@ -19,7 +20,8 @@ from lockstep.cli.show import show
 from lockstep.cli.verify import verify
 from lockstep.errors import LockstepError, UsageError
 
-OK, FOUND, MISUSED, INTERRUPTED = 0, 1, 2, 130
+OK, FOUND, MISUSED, INTERRUPTED, UNREAD = 0, 1, 2, 130, 141
+STDOUT = 1
 
 PLAIN: dict[str, Callable[..., int]] = {
     "show": show,
@@ -49,9 +51,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def outcome(call: Callable[[], int]) -> int:
     """Return a verb's exit code; what is wrong is told on stderr, without a traceback."""
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `lockstep show FILE | head` ends in silence
     try:
-        return call()
+        code = call()
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        if not _unread():  # of a socket, say
+            raise
+        return UNREAD
     except UsageError as error:
         print(error, file=sys.stderr)
         return MISUSED
@@ -60,6 +67,19 @@ def outcome(call: Callable[[], int]) -> int:
         return FOUND
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _unread() -> bool:
+    """Whether nobody reads this process' output any more, as of `lockstep show FILE | head`.
+
+    Python would say so once more as it ends, so what is left goes nowhere.
+    """
+    poll = select.poll()
+    poll.register(STDOUT, 0)
+    gone = any(event & select.POLLERR for _, event in poll.poll(0))
+    if gone:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)
+    return gone
 
 
 def _called(verb: str, function: Callable[..., int], words: list[str]) -> int:
