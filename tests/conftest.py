@@ -19,3 +19,16 @@ def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("LOCKSTEP_RUNS", str(root / "runs"))
         patch.setenv("LOCKSTEP_STORE", str(root / "store"))
         yield root
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_mesh() -> Iterator[None]:
+    """Axes and process groups that a file makes are gone before the next file's tests."""
+    import torch.distributed as dist  # here: torch reads the threads of a process at its import
+
+    from lockstep.spmd.mesh import apart
+
+    with apart():
+        yield
+    if dist.is_initialized():
+        dist.destroy_process_group()

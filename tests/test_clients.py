@@ -92,7 +92,7 @@ def test_a_package_that_is_missing_is_told_with_how_to_install_it(
     packages = {"torch": "torch", "nowhere": "nowhere-here", "nowhere.core": "nowhere-core"}
     monkeypatch.setattr(command, "NEEDED", packages)
     assert command.main([]) == 2
-    told = "not installed: nowhere-here, nowhere-core; pip install -e '.[bars]'\n"
+    told = "not installed: nowhere-here, nowhere-core; pip install -e '.[dev]'\n"
     assert capsys.readouterr().out == told
 
 

@@ -108,11 +108,11 @@ def test_wrong_credentials_are_told(node, monkeypatch, capsys) -> None:
 
 
 def test_a_server_that_is_silent_or_gone_is_left_aside(node, tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.setenv("LOCKSTEP_TIMING", "remote=3")
     with s3_server(tmp_path) as server:
         for name, value in server.environment().items():
             monkeypatch.setenv(name, value)
         ArtifactStore(URL).write(NAME, b"bytes", required=True)
+        monkeypatch.setenv("LOCKSTEP_TIMING", "remote=3")
         server.stop()
         begin = time.monotonic()
         assert ArtifactStore(URL).read("other.lockstep") is None
