@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from lockstep import _compat
+from lockstep.errors import UsageError
 from lockstep.fleet.fleet import Fleet
 from lockstep.fleet.hooks import install_hooks
 from lockstep.fleet.store import ArtifactStore, named_store
@@ -62,11 +63,29 @@ _session: Session | None = None
 
 
 def session() -> Session:
-    """The process' session, begun at the first call. Collective at that call: all ranks make it."""
+    """The process' session, begun at the first call. Collective at that call: all ranks make it.
+
+    Raises:
+        UsageError: LS001, the job's process group was destroyed since.
+    """
     global _session
     if _session is None:
         _session = _begin()
+    elif not dist.is_initialized():
+        _go_on(_session)
     return _session
+
+
+def _go_on(here: Session) -> None:
+    """A process alone gets a group again; one of a job cannot: its programs hold the old groups."""
+    if here.world > 1:
+        raise UsageError(
+            "the process group was destroyed, and a compiled step was called after it",
+            got="no process group",
+            want=f"the one of {here.world} ranks that the first call ran in",
+            fix="call dist.destroy_process_group() after the last step",
+        )
+    start_process_group(default_device_type())
 
 
 def _begin() -> Session:
