@@ -85,6 +85,8 @@ def _head(seen: Inspected) -> str:
         lines.append(f"  repeats   {told.format_map(once)}")
     if "flat" in once:
         lines.append(f"  repeats   compiled as a whole: {once['flat']}")
+    if "recomputed" in once:
+        lines.append(f"  kept less {once['recomputed']} values are computed again in the backward")
     built = manifest.get("built")
     if isinstance(built, dict):
         lines.append(f"  built     {_built(built)}")

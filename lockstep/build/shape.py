@@ -63,7 +63,7 @@ STEP = {
     "built": {"time": _TIME, "rank": _COUNT, "world": _COUNT, "seconds": {"*": float}},
     "compared": {"ranks!": [_COUNT], "rows!": _COUNT},
     "early": [str],
-    "repeats": {"bodies": _COUNT, "calls": _COUNT, "nodes": _COUNT, "flat": str},
+    "repeats": {key: _COUNT for key in ("bodies", "calls", "nodes", "recomputed")} | {"flat": str},
     "graph": str,
 }
 # What a job needs of an artifact, beyond what `lockstep show` does.

@@ -10,6 +10,7 @@ from lockstep.build.outline.nodes import calls, is_view
 from lockstep.build.outline.outline import Outlined, outlined
 from lockstep.build.outline.text import program_text
 from lockstep.build.outputs import Split
+from lockstep.build.recompute import recomputed
 from lockstep.build.rewrite import Rewritten, rewrite
 from lockstep.build.settings import repeats
 
@@ -28,16 +29,18 @@ def lower_once(split: Split, fakes: list[Any]) -> tuple[Rewritten | None, Repeat
         `Program.repeats` has it.
     """
     asked, why = repeats(), "LOCKSTEP_REPEATS=flat"
+    gm, count = recomputed(split.gm)
+    anew = {"recomputed": count} if count else {}
     try:
         if asked != "flat":
-            found = outlined(split.gm, rounding=asked == "once")
+            found = outlined(gm, rounding=asked == "once")
             if isinstance(found, Outlined):
-                return _of_bodies(found, split.epilogue), found.told()
+                return _of_bodies(found, split.epilogue), found.told() | anew
             why = found
     except Exception as error:  # what the compiler can't hold of a part, it may hold of all
         why = f"a part can't be compiled apart: {type(error).__name__}: {error}"
-    program = _of_one(split.gm, fakes, split.epilogue)
-    return program, {"flat": why.splitlines()[0][:200]}
+    program = _of_one(gm, fakes, split.epilogue)
+    return program, {"flat": why.splitlines()[0][:200]} | anew
 
 
 def _of_one(gm: Any, fakes: list[Any], epilogue: str = "") -> Rewritten | None:
