@@ -55,6 +55,33 @@ COLLECTIVE_CALLS = "torch.ops._c10d_functional."
 """How a program's text calls one of them."""
 
 
+@contextlib.contextmanager
+def hearing_collectives(ops: Any, hear: Callable[[str, Any, Any], None]) -> Iterator[None]:
+    """Hear of collectives of any thread while inside, by op, group and what is first sent.
+
+    Also of those that C++ starts, as DDP's reducer. Under a dispatch mode torch would compute in
+    other ways; a kernel above the one that communicates changes nothing else (2.14).
+    """
+    from torch._C._distributed_c10d import ProcessGroup
+
+    def kernel(name: str, op: Any) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            group = next(a for a in args if isinstance(a, torch.ScriptObject))
+            hear(name, ProcessGroup.unbox(group), args[0])
+            with torch._C._AutoDispatchBelowAutograd():
+                return op(*args, **kwargs)
+
+        return run
+
+    library = torch.library.Library("c10d", "IMPL")
+    try:
+        for name in ops:
+            library.impl(name, kernel(name, getattr(torch.ops.c10d, name).default), "Autograd")
+        yield
+    finally:
+        library._destroy()
+
+
 def trace_event(name: str, text: str) -> None:
     """Write an event, as JSON, into the structured trace that TORCH_TRACE asks for.
 
