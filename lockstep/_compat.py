@@ -64,19 +64,21 @@ def hearing_collectives(ops: Any, hear: Callable[[str, Any, Any], None]) -> Iter
     """
     from torch._C._distributed_c10d import ProcessGroup
 
+    below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+
     def kernel(name: str, op: Any) -> Callable[..., Any]:
-        def run(*args: Any, **kwargs: Any) -> Any:
+        def run(keys: Any, *args: Any, **kwargs: Any) -> Any:
             group = next(a for a in args if isinstance(a, torch.ScriptObject))
             hear(name, ProcessGroup.unbox(group), args[0])
-            with torch._C._AutoDispatchBelowAutograd():
-                return op(*args, **kwargs)
+            return op.redispatch(keys & below, *args, **kwargs)
 
         return run
 
     library = torch.library.Library("c10d", "IMPL")
     try:
         for name in ops:
-            library.impl(name, kernel(name, getattr(torch.ops.c10d, name).default), "Autograd")
+            found = kernel(name, getattr(torch.ops.c10d, name).default)
+            library.impl(name, found, "BackendSelect", with_keyset=True)
         yield
     finally:
         library._destroy()

@@ -263,7 +263,7 @@ def test_the_manifest_is_shown(tmp_path: Path) -> None:
 
 def test_a_counter_that_no_capture_sees_makes_it_not_comparable(tmp_path: Path) -> None:
     """Eager differs from itself: what is told, and not refused, is that nothing can be said."""
-    numbers = itertools.count()
+    numbers = itertools.count(5)
 
     def step(x: Tensor) -> Tensor:
         return x + counted(x)

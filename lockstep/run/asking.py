@@ -70,7 +70,7 @@ class Asking:
         check, eager = options.check, options.eager_check
         hit = Hit(build.wanted, check, eager, self.store, where, build.here, self.place)
         contract = {**build.wanted, "check": check, "eager_check": eager}
-        tell = functools.cache(lambda: _tell_missed(build, self.store))
+        tell = functools.cache(lambda: self._tell_missed(build))
         rehearse = self.trial.rehearsal_of(build, self.store, tell)
 
         def run(stage: Callable[[str], None]) -> bytes:
@@ -81,13 +81,12 @@ class Asking:
         second = build.second if rehearse is None else None
         return Asked(contract, file, run, hit.serves, second, rehearse)
 
-
-def _tell_missed(build: Build, store: ArtifactStore) -> None:
-    """Say why the store has not what is wanted."""
-    told, event = why_missed(store, build.wanted)
-    if told:
-        build.here.say(f"{build.step.name}: {told}")
-    build.here.journal.event("missed", step=build.step.name, why=told, **event)
+    def _tell_missed(self, build: Build) -> None:
+        """Say why the store has not what is wanted."""
+        told, event = why_missed(self.store, build.wanted)
+        if told:
+            build.here.say(f"{build.step.name}: {told}")
+        build.here.journal.event("missed", step=build.step.name, why=told, **event)
 
 
 def with_formulas(build: Build, found: Formulas) -> Build:

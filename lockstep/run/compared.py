@@ -65,3 +65,6 @@ class _Comparing(Asking):
     def _asked(self, build: Build) -> Asked:
         object.__setattr__(self, "last", build)
         return replace(super()._asked(build), build=lambda stage: b"nothing")
+
+    def _tell_missed(self, build: Build) -> None:
+        """Nothing was looked for in a store."""

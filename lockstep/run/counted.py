@@ -45,8 +45,7 @@ _VERBS = {
 def counting_collectives() -> Iterator[Counter[tuple[str, str]]]:
     """Count, by (op, mesh axis), the collectives that this process starts while inside.
 
-    An axis of one rank counts nothing: eager may leave out what has no other side. Under
-    `torch.inference_mode` nothing is heard, of a step as of its graph.
+    An axis of one rank counts nothing: eager may leave out what has no other side.
     """
     counts: Counter[tuple[str, str]] = Counter()
     lock = threading.Lock()  # an accelerator's backward runs on a thread of its own

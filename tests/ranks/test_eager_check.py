@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.cli import main
 from tests.ranks.launch import Ended, Torchrun
 
 SCRIPT = "tests.ranks.eager_check"
@@ -101,3 +102,35 @@ def test_a_lost_hook_is_named_by_its_parameter(torchrun: Torchrun, tmp_path: Pat
 def test_a_step_that_fails_on_one_rank_ends_all(torchrun: Torchrun, tmp_path: Path) -> None:
     ended = refused(torchrun, "raises", tmp_path, "a batch that the user's operator refuses")
     assert "rank 1 failed while running raises.<locals>.step eagerly" in ended.texts[0]
+
+
+SCRIPT_OF_CHECK = str(Path(__file__).with_name("eager_script.py"))
+
+
+def test_the_verb_compares_alone_and_keeps_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LOCKSTEP_STORE", str(tmp_path / "store"))
+    assert main(["check", "--eager", SCRIPT_OF_CHECK]) == 0
+    train, evaluate, never = capsys.readouterr().out.splitlines()
+    assert train.startswith("train_step: its graph gave the bits of the step: ")
+    assert evaluate.startswith("evaluate: its graph gave the bits of the step: ")
+    assert evaluate.endswith(" values on each of 2 ranks; all_reduce over dp 1 times")
+    assert never == "never was not called, and is not compared"
+    assert not (tmp_path / "store").exists()
+
+
+def test_the_verb_names_what_a_graph_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--eager", SCRIPT_OF_CHECK, "--", "ddp"]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("train_step:\nLS420: the captured graph of train_step does not do what ")
+    assert "  at   model.weight.grad\n" in out
+    assert "all_reduce over dp: 1 in the step, 0 in the graph: 1 missing" in out
+    assert "evaluate was not called, and is not compared" in out
+
+
+def test_questions_of_the_verb_that_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--eager", "--capture", SCRIPT_OF_CHECK]) == 2
+    assert "--capture and --eager are two questions" in capsys.readouterr().err
+    assert main(["check", "--eager", "--json", SCRIPT_OF_CHECK]) == 2
+    assert "LS001: --eager prints text" in capsys.readouterr().err
