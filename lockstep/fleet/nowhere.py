@@ -14,6 +14,8 @@ class Nowhere(ArtifactStore):
         name: of what is.
     """
 
+    keeps = False
+
     def __new__(cls, *_: object) -> Nowhere:
         """Make one: no place names this kind."""
         return object.__new__(cls)

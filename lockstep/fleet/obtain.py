@@ -423,7 +423,8 @@ class Obtaining:
         self._clock.lap("write")
         done = {"digest": digest_of(data), "size": len(data), "by": rank, "node": self._node}
         first = self._client.create(f"{self._topic}/done", {**done, "built": True})
-        self._state.journal.event("built", topic=wanted.topic, digest=done["digest"], kept=kept)
+        event = {"topic": wanted.topic, "digest": done["digest"], "kept": kept}
+        self._state.journal.event("built" if wanted.store.keeps else "captured", **event)
         return first
 
 

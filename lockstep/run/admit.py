@@ -148,7 +148,7 @@ class Build:
             checked: what the check established.
             likeness: the certificate that other ranks capture the same; None in a world of one.
             seconds: by part of the build.
-            tells: whether the program has the step's effects.
+            tells: whether the program has the step's effects, and the file what people look at.
         """
         here, checked = self.here, dict(checked)
         types = checked.pop("types", {}), checked.pop("cotangents", {})
@@ -170,6 +170,8 @@ class Build:
                 "seconds": seconds,
             },
         }
+        if not tells:
+            return pack(manifest, program).to_bytes()
         # A line for each node of the whole graph: what grows most with depth, and packs well.
         lines = gzip.compress(json.dumps(graph.source_map(), indent=0).encode(), mtime=0)
         extra = {"source_map.json.gz": lines, BLOB: packed_table(graph.table, *types)}
@@ -249,18 +251,19 @@ class Hit:
 
     Args:
         wanted: the fingerprint.
-        check, eager: how much of a check is asked for, and whether of a comparison with the step.
+        check: how much of a check is asked for.
         where: what the bytes were read from.
         place: this rank's coordinates, where its numbers may stand as formulas.
+        eager: whether a comparison with the step is asked for: "on" or "off".
     """
 
     wanted: Fields
     check: str
-    eager: str
     store: ArtifactStore
     where: str
     here: Here
     place: dict[str, int] = field(default_factory=dict)
+    eager: str = "off"
 
     def serves(self, data: bytes) -> bool:
         """Verify bytes; False where they were checked less than asked for, and are built again.

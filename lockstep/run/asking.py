@@ -31,13 +31,14 @@ class Asking:
         build: makes the program of the rank's own fingerprint.
         store: where it may lie.
         place: this rank's coordinates.
-        trial: how the ranks compare a captured graph with the step, before a program is built.
+        trial: how the ranks compare a captured graph with the step, before a program is built;
+            None: they do not.
     """
 
     build: Build
     store: ArtifactStore
     place: dict[str, int]
-    trial: Trial
+    trial: Trial | None = None
 
     def first(self) -> Asked:
         """What is asked for as the fingerprint has it."""
@@ -68,10 +69,10 @@ class Asking:
         file = file_of(build.wanted)
         where, options = self.store.where_of(file), build.options
         check, eager = options.check, options.eager_check
-        hit = Hit(build.wanted, check, eager, self.store, where, build.here, self.place)
+        hit = Hit(build.wanted, check, self.store, where, build.here, self.place, eager)
         contract = {**build.wanted, "check": check, "eager_check": eager}
         tell = functools.cache(lambda: self._tell_missed(build))
-        rehearse = self.trial.rehearsal_of(build, self.store, tell)
+        rehearse = self.trial.rehearsal_of(build, self.store, tell) if self.trial else None
 
         def run(stage: Callable[[str], None]) -> bytes:
             tell()

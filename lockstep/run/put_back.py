@@ -1,7 +1,7 @@
 """Everything that a call of a step may change, kept before it and put back after.
 
-What is kept costs memory: a copy of every tensor that the call can reach (parameters, buffers,
-their gradients, the optimizer's state, the arguments), for as long as this is held.
+What is kept costs the host's memory, whatever the device: a copy of every tensor that the call can
+reach (parameters, buffers, gradients, the state of optimizers, the arguments), while it is held.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class _Tensor:
     """One tensor's values, and which gradient it has."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self._tensor, self._copy = tensor, tensor.detach().clone()
+        self._tensor = tensor
+        self._copy = tensor.detach().to("cpu", copy=True)  # an accelerator has none to spare
         self._digest = digest(tensor)
         self.grad = tensor.grad if tensor.is_leaf else None
 

@@ -10,7 +10,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from lockstep.capture.binding import Call, Step
+from lockstep.errors import LockstepError
 from lockstep.fleet.faults import Fault
 from lockstep.fleet.judge_eager import judge_eager
 from lockstep.fleet.scope import Scope
@@ -21,6 +24,11 @@ from lockstep.run.put_back import Kept
 from lockstep.run.session import Session
 from lockstep.run.silent import silent
 from lockstep.run.variant import Variant
+
+_NOTE = (
+    "lockstep: raised while {} ran beside its captured graph, before a program is built; where it "
+    'runs out of memory by that alone, ls.compile(eager_check="off") leaves it out'
+)
 
 
 @dataclass(frozen=True)
@@ -69,8 +77,10 @@ class Rehearsal:
             kept = Kept(self._step, self._call, self._bound.state)
             try:
                 return self._compared(kept)
-            except BaseException:
+            except BaseException as error:
                 kept.put_back()
+                if not isinstance(error, LockstepError):
+                    error.add_note(_NOTE.format(self._step.name))
                 raise
             finally:
                 self._bound.plans.pop(self._graph, None)
@@ -87,8 +97,10 @@ class Rehearsal:
 
     def _eager(self, kept: Kept) -> Ran:
         args, kwargs = self._call.arguments(self._call.leaves)
+        torch.clear_autocast_cache()  # what is cast in here is not what a later call would cast
         with silent(self._step, self._call), counting_collectives() as counts:
             result = self._step.function(*args, **kwargs)
+        torch.clear_autocast_cache()
         return self._left(result, counts, kept)
 
     def _captured(self, kept: Kept) -> Ran:
