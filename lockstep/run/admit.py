@@ -53,12 +53,14 @@ class Made:
         rows: of the graph, for another rank's to be compared with; none in a world of one.
         checked: what the check established.
         seconds: by part of the build, so far.
+        program: of the back end "graph", where it was lowered by that already.
     """
 
     graph: StepGraph
     rows: list[Any]
     checked: Fields
     seconds: dict[str, float]
+    program: Program | None = None
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,9 @@ class Build:
         made = self.made(stage)
         with _timed(made.seconds, "lower"):
             stage("lower")
-            program = lower(made.graph, self.options.backend)
+            backend = self.options.backend
+            tried = made.program if backend == "graph" else None
+            program = tried or lower(made.graph, backend)
         likeness = self.compared(made, stage)
         stage("pack")
         return self.packed(made.graph, program, made.checked, likeness, made.seconds)

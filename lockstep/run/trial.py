@@ -117,7 +117,7 @@ def graph_bytes(build: Build, stage: Callable[[str], None]) -> bytes:
     made = build.made(stage)
     likeness = build.compared(made, stage)
     try:
-        program = lower(made.graph, "graph")
+        program = made.program = lower(made.graph, "graph")
     except LoweringError as error:
         if build.options.backend == "graph":
             raise
