@@ -55,6 +55,35 @@ COLLECTIVE_CALLS = "torch.ops._c10d_functional."
 """How a program's text calls one of them."""
 
 
+@contextlib.contextmanager
+def hearing_collectives(ops: Any, hear: Callable[[str, Any, Any], None]) -> Iterator[None]:
+    """Hear of collectives of any thread while inside, by op, group and what is first sent.
+
+    Also of those that C++ starts, as DDP's reducer. Under a dispatch mode torch would compute in
+    other ways; a kernel above the one that communicates changes nothing else (2.14).
+    """
+    from torch._C._distributed_c10d import ProcessGroup
+
+    below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+
+    def kernel(name: str, op: Any) -> Callable[..., Any]:
+        def run(keys: Any, *args: Any, **kwargs: Any) -> Any:
+            group = next(a for a in args if isinstance(a, torch.ScriptObject))
+            hear(name, ProcessGroup.unbox(group), args[0])
+            return op.redispatch(keys & below, *args, **kwargs)
+
+        return run
+
+    library = torch.library.Library("c10d", "IMPL")
+    try:
+        for name in ops:
+            found = kernel(name, getattr(torch.ops.c10d, name).default)
+            library.impl(name, found, "BackendSelect", with_keyset=True)
+        yield
+    finally:
+        library._destroy()
+
+
 def trace_event(name: str, text: str) -> None:
     """Write an event, as JSON, into the structured trace that TORCH_TRACE asks for.
 

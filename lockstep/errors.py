@@ -127,6 +127,12 @@ class StepMismatch(FleetError):
     code = "LS410"
 
 
+class EagerMismatch(FleetError):
+    """A captured graph does not do what its step does eagerly; no artifact of it is made."""
+
+    code = "LS420"
+
+
 class CheckError(LockstepError):
     """The check of a step that was to be built found a fault in its gradients."""
 

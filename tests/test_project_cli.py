@@ -21,7 +21,7 @@ WORDS: dict[str, list[str]] = {
     "keygen": ["FILE"],
     "check": [
         *("SCRIPT", "ARGS", "--world-size", "--mesh", "--json", "--format", "--fix"),
-        *("--patch", "--repair-s", "--capture", "--two-batches", "--calls", "--timeout"),
+        *("--patch", "--repair-s", "--capture", "--two-batches", "--eager", "--calls", "--timeout"),
     ],
     "build": [
         *("SCRIPT", "ARGS", "--world-size", "--mesh", "--store", "--steps", "--device"),

@@ -38,6 +38,18 @@ def test_the_builder_s_time_goes_to_the_phases_of_its_build():
     ]  # fmt: skip
 
 
+def test_a_rehearsal_s_time_goes_to_what_was_done_before_it():
+    own = made_up.lines(0, 8)
+    ready = next(event for event in own if event["event"] == "ready")
+    ready["seconds"] = {"read": 1.0, "rehearse": 28.0, "build": 60.5, "total": 89.5, "load": 0.5}
+    assert phases(own) == [
+        ("vote", 1.0), ("capture", 21.0), ("check", 2.0), ("wait", 1.5), ("check", 3.5),
+        ("compile", 60.5), ("load", 0.5), ("first step", 0.4),
+    ]  # fmt: skip
+    ready["role"] = "loaded"
+    assert ("wait", 28.0) in phases(own)
+
+
 def test_who_loads_waits_and_its_phases_end_where_it_is_ready():
     own = made_up.lines(3, 8)
     assert [name for name, _ in phases(own)] == ["vote", "wait", "ship", "load", "first step"]

@@ -26,6 +26,7 @@ _TOLD = {
     "contract",
     "schedule",
     "check",
+    "eager",
     "compared",
     "early",
     "repeats",
@@ -60,6 +61,7 @@ def describe(path: str | os.PathLike[str]) -> str:
         _contract(manifest.get("contract", {})),
         _schedule(manifest.get("schedule", [])),
         _check(manifest.get("check", {})),
+        _eager(manifest.get("eager", {})),
         _blobs(manifest["blobs"]),
         _fields("fingerprint", manifest.get("fingerprint", {})),
         _fields("also", {key: manifest[key] for key in sorted(set(manifest) - _TOLD)}),
@@ -180,6 +182,19 @@ def _check(check: dict[str, Any]) -> str:
     took = f" in {check['seconds']:.2f} s" if "seconds" in check else ""
     head = f"check: {check['mode']}, no findings{took}"
     return "\n".join([head, *_table("", check_rows(check)).splitlines()[1:]])
+
+
+def _eager(eager: dict[str, Any]) -> str:
+    """How the captured graph was compared with the step itself."""
+    if not eager or eager["mode"] == "off":
+        return "eager: off, the graph was not compared with the step itself" if eager else ""
+    result = eager.get("result", "not run")
+    if result != "equal":
+        return f"eager: {result}: {eager.get('why', '')}"
+    took = f" in {eager['seconds']:.2f} s" if "seconds" in eager else ""
+    rows = [(name, f"{count} times") for name, count in eager.get("collectives", {}).items()]
+    head = f"eager: the graph gave the bits of the step in {eager.get('compared', 0)} values{took}"
+    return "\n".join([head, *_table("", rows).splitlines()[1:]])
 
 
 def check_rows(check: dict[str, Any]) -> list[tuple[str, str]]:

@@ -49,6 +49,14 @@ _CHECK = {
     "intended": [{"name!": str, "line!": str, "reason!": str}],
     "seconds": float,
 }
+_EAGER = {
+    "mode!": frozenset({"on", "off"}),
+    "result": frozenset({"equal", "not comparable", "not run"}),
+    "why": str,
+    "collectives": {"*": _COUNT},
+    "compared": _COUNT,
+    "seconds": float,
+}
 _CALL = {"op": str, "axis": str, "shape": _SIZES, "dtype": str, "phase": str, "line": (str, None)}
 STEP = {
     "backend!": str,
@@ -60,6 +68,7 @@ STEP = {
     "contract": _CONTRACT,
     "schedule": [_CALL],
     "check": _CHECK,
+    "eager": _EAGER,
     "built": {"time": _TIME, "rank": _COUNT, "world": _COUNT, "seconds": {"*": float}},
     "compared": {"ranks!": [_COUNT], "rows!": _COUNT},
     "early": [str],

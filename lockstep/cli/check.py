@@ -28,6 +28,7 @@ def check(
     repair_s: float = 60.0,
     capture: bool = False,
     two_batches: bool = False,
+    eager: bool = False,
     calls: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None,
     timeout: float = 600.0,
 ) -> int:
@@ -49,15 +50,18 @@ def check(
         capture: list only what keeps the steps from being captured, in one process.
         two_batches: list only the constants of each step that differ between its first two calls,
             as an int that was counted in the data; in one process.
-        calls: of steps, after which the script is left; 1, and 50 for a capture or two batches.
-            With more than one, steps run between: a wrong one may hang, or fail by itself.
+        eager: only run each step beside its captured graph at its first call, on all ranks, and
+            compare collectives and bits, as before a build; nothing is kept.
+        calls: of steps, after which the script is left; 1, and 50 for a capture, two batches or
+            eager. With more than one, steps run between: a wrong one may hang, or fail by itself.
         timeout: seconds after which it is stopped.
     """
     path = readable(script, "a training script")
-    only = "--capture" if capture else "--two-batches" if two_batches else ""
-    if capture and two_batches:
-        raise UsageError("--capture and --two-batches are two questions", want="one of them")
-    if only and (mesh or json or format != "text" or fix or patch):
+    asked = {"--capture": capture, "--two-batches": two_batches, "--eager": eager}
+    only, *others = [*(name for name, wanted in asked.items() if wanted), ""]
+    if len(others) > 1:
+        raise UsageError(f"{only} and {others[0]} are two questions", want="one of them")
+    if only and (json or format != "text" or fix or patch or (mesh and not eager)):
         raise UsageError(f"{only} prints text, of the script's own mesh", fix="leave it out")
     if json and format != "text":
         raise UsageError(f"--json and --format {format} are two ways to print", want="one of them")
@@ -67,13 +71,15 @@ def check(
     from lockstep.spmd.mesh import parse_sizes
 
     sizes = parse_sizes(mesh, "--mesh")
-    ranks = ranks_of(world_size, sizes, 1 if only else 2)
+    ranks = ranks_of(world_size, sizes, 1 if only and not eager else 2)
     most = calls if calls is not None else (50 if only else 1)
     if ranks < 1 or most < 1 or timeout <= 0 or repair_s < 0:
         raise UsageError(
             f"--world-size {ranks} --calls {most} --timeout {timeout:g} --repair-s {repair_s:g}",
             want="1 rank, 1 call, 1 s, 0 s of repair, or more",
         )
+    if eager:
+        return _eager(path, arguments, ranks, sizes, most, timeout)
     if only:
         return _capture(only.removeprefix("--"), path, arguments, ranks, most, timeout)
     from lockstep.report.check_text import as_annotations, as_json, as_text
@@ -112,3 +118,21 @@ def _capture(
     if not checked.steps:
         return 2
     return 1 if checked.obstacles else 0
+
+
+def _eager(
+    path: Path,
+    arguments: tuple[str, ...],
+    world: int,
+    sizes: dict[str, int],
+    calls: int,
+    timeout: float,
+) -> int:
+    from lockstep.report.eager import compare_eager, lines
+
+    compared = compare_eager(
+        path, arguments, world=world, sizes=sizes, calls=calls, limit_s=timeout
+    )
+    for line in lines(compared):
+        print(line)
+    return 0 if compared.ok else 1

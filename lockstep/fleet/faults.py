@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lockstep.errors import FleetError, LockstepError, StepMismatch
+from lockstep.errors import EagerMismatch, FleetError, LockstepError, StepMismatch
 
 TRACE_LIMIT = 64 << 10  # characters; the store's values end at 8 MiB
 _CONSEQUENCES = (
@@ -25,13 +25,17 @@ _CONSEQUENCES = (
 )
 
 
+_ERRORS: dict[str, type[FleetError]] = {"mismatch": StepMismatch, "eager": EagerMismatch}
+
+
 @dataclass(frozen=True)
 class Fault:
     """The first thing that went wrong; all ranks tell the same one.
 
     Args:
         kind: "error" (an exception), "silent", "odd" (ranks disagree), "mismatch" (they entered
-            different calls), "ended", "timeout", "store" or "watcher".
+            different calls), "eager" (a graph is not its step), "ended", "timeout", "store" or
+            "watcher".
         rank: the culprit; None where it is not one rank.
         what: one line.
         got, want, why, fix: as in `LockstepError`.
@@ -79,7 +83,7 @@ class Fault:
     def error(self) -> FleetError:
         """Return the error that other ranks raise; `is_told` knows it again."""
         rows = {name: getattr(self, name) for name in ("where", "got", "want", "why", "fix")}
-        error = (StepMismatch if self.kind == "mismatch" else FleetError)(self.what, **rows)
+        error = _ERRORS.get(self.kind, FleetError)(self.what, **rows)
         error.fault = self  # type: ignore[attr-defined]
         return error
 

@@ -110,6 +110,7 @@ class Fleet:
         settle: Settle | None = None,
         line_of: Callable[[Sequence[Any]], str | None] | None = None,
         toolchain: dict[str, Any] | None = None,
+        rehearse: Callable[[], None] | None = None,
         scope: Scope | None = None,
     ) -> Obtained:
         """Return the bytes of the artifact that all ranks want, the same on every rank.
@@ -137,6 +138,8 @@ class Fleet:
             line_of: finds the user's line for a path in the contract, where ranks differ in it.
             toolchain: what this rank would build with, by name; None for what it lacks. It is
                 agreed on with the contract.
+            rehearse: what every rank does, at once, where it is not in the store: before one
+                builds it. It may obtain something else. What it raises is told to all.
             scope: the ranks that share the program; None: all.
 
         Raises:
@@ -146,7 +149,7 @@ class Fleet:
         accept = verify or (lambda data: None)
         wanted = Wanted(
             topic, step, call, contract, name, store, build, accept, required, replicas, second,
-            place, settle, line_of, toolchain or {},
+            place, settle, line_of, toolchain or {}, rehearse,
         )  # fmt: skip
         scope = scope or self.everyone
         with self.guard(f"obtaining {step}"):

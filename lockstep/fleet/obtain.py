@@ -60,6 +60,7 @@ class Asked:
     build: Build
     verify: Verify
     second: Second | None = None
+    rehearse: Callable[[], None] | None = None
 
 
 Settle = Callable[[list[Any]], Asked]
@@ -84,6 +85,7 @@ class Wanted:
     settle: Settle | None = None
     line_of: Callable[[Sequence[Any]], str | None] | None = None
     toolchain: dict[str, Any] = field(default_factory=dict)
+    rehearse: Callable[[], None] | None = None
 
 
 class Clock:
@@ -150,6 +152,9 @@ def obtain_alone(wanted: Wanted, state: State) -> Obtained:
     clock.lap("read")
     role, by, kept = "loaded", None, True
     if data is None:
+        if wanted.rehearse is not None:
+            wanted.rehearse()
+            clock.lap("rehearse")
         data, role, by = built(wanted, lambda stage: None, "", state), "built", 0
         clock.lap("build")
         kept = wanted.store.write(wanted.name, data, required=wanted.required)
@@ -203,6 +208,7 @@ class Obtaining:
         clock.lap("agree")
         done, role = verdict.get("done"), "loaded"
         if done is None:
+            self._rehearse()
             done, have, role = self._build_or_wait(verdict["candidates"])
             digest = None if have is None else digest_of(have)
         shipping = Shipping(
@@ -293,6 +299,13 @@ class Obtaining:
         self._state.journal.event("confirmed", **event)
 
     # ---- building ------------------------------------------------------------------------------
+
+    def _rehearse(self) -> None:
+        """Do what all ranks do together before one builds: each of them has read the verdict."""
+        if self._wanted.rehearse is not None:
+            with self._state.needing(""):
+                self._wanted.rehearse()
+            self._clock.lap("rehearse")
 
     def _build_or_wait(self, candidates: list[int]) -> tuple[dict[str, Any], bytes | None, str]:
         """Return what counts, this rank's own bytes if it built, and its role."""
@@ -410,7 +423,8 @@ class Obtaining:
         self._clock.lap("write")
         done = {"digest": digest_of(data), "size": len(data), "by": rank, "node": self._node}
         first = self._client.create(f"{self._topic}/done", {**done, "built": True})
-        self._state.journal.event("built", topic=wanted.topic, digest=done["digest"], kept=kept)
+        event = {"topic": wanted.topic, "digest": done["digest"], "kept": kept}
+        self._state.journal.event("built" if wanted.store.keeps else "captured", **event)
         return first
 
 

@@ -93,6 +93,8 @@ class ArtifactStore:
     """The directory on this machine, or the pinned file."""
     pinned: bool = False
     """Whether it is one file, which is never written."""
+    keeps: bool = True
+    """Whether what is built for it is meant to last; else it is of use to one start alone."""
 
     def __new__(cls, place: Place, **options: Any) -> ArtifactStore:
         """Make the kind of store that a place names."""

@@ -54,11 +54,12 @@ def main(folder: str, calls: str, script: str, *arguments: str) -> int:
     }
     (Path(folder) / f"{rank}.json").write_text(json.dumps(found))
     if failed is None:
-        _leave_together(rank)
+        leave_together(rank)
     return 0 if failed is None else 1
 
 
-def _leave_together(rank: int) -> None:
+def leave_together(rank: int) -> None:
+    """Wait, for some seconds at most, until every rank has come to its end."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return
     store = _compat.default_store()

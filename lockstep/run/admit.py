@@ -37,11 +37,30 @@ from lockstep.run import traced
 from lockstep.run.dynamic import Guards
 from lockstep.run.key import Bound
 from lockstep.run.loader import load_program
-from lockstep.run.options import CHECKS, Options
+from lockstep.run.options import CHECKS, EAGER, Options
 from lockstep.run.replicas import Replicas
 from lockstep.run.session import Here, Session
+from lockstep.run.trial import NOBODY
 from lockstep.run.variant import Variant
 from lockstep.spmd.affine import Place
+
+
+@dataclass
+class Made:
+    """A call's graph, captured and checked: what is then lowered.
+
+    Args:
+        rows: of the graph, for another rank's to be compared with; none in a world of one.
+        checked: what the check established.
+        seconds: by part of the build, so far.
+        program: of the back end "graph", where it was lowered by that already.
+    """
+
+    graph: StepGraph
+    rows: list[Any]
+    checked: Fields
+    seconds: dict[str, float]
+    program: Program | None = None
 
 
 @dataclass(frozen=True)
@@ -51,6 +70,9 @@ class Build:
     Args:
         wanted: the fingerprint, kept in the manifest.
         replicas: what is known of the parameters of other ranks.
+
+    `memo` is what a rehearsal of its graph on all ranks leaves for the build, on each of them:
+    "eager", what stands in the manifest under that, and "likeness", as `packed` has it.
     """
 
     step: Step
@@ -62,6 +84,7 @@ class Build:
     replicas: Replicas | None = None
     sizes: tuple[Size, ...] = ()  # what may differ from call to call
     early: tuple[Early, ...] = ()  # ints of each rank that the wanted fingerprint has formulas for
+    memo: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
 
     def run(self, stage: Callable[[str], None]) -> bytes:
         """Capture the call, check what it captured, lower the graph and pack the artifact.
@@ -75,26 +98,44 @@ class Build:
             LoweringError: the back end can't hold its graph.
             SignatureError: the key to sign with can't be used; ToolchainError: there is none.
         """
-        seconds: dict[str, float] = {}
-        sealer()  # a key to sign with that is missing is told before the build, not after it
-        checking = noting(self.options)
-        with _timed(seconds, "capture"):
-            stage("capture")
-            graph = self.captured(checking)
-        rows = rows_of(graph) if self.here.world > 1 else []
-        with _timed(seconds, "check"):
-            stage("check")
-            with graph.symbols.undecided() if graph.symbols else contextlib.nullcontext():
-                checked = self.checked(checking)
-        with _timed(seconds, "lower"):
+        made = self.made(stage)
+        with _timed(made.seconds, "lower"):
             stage("lower")
-            program = lower(graph, self.options.backend)
-        with _timed(seconds, "compare"):
-            stage("compare")
-            other = self.second.other()
-            likeness = compared(self.here.rank, rows, other) if other is not None else None
+            backend = self.options.backend
+            tried = made.program if backend == "graph" else None
+            program = tried or lower(made.graph, backend)
+        likeness = self.compared(made, stage)
         stage("pack")
-        return self.packed(graph, program, checked, likeness, seconds)
+        return self.packed(made.graph, program, made.checked, likeness, made.seconds)
+
+    def made(self, stage: Callable[[str], None]) -> Made:
+        """The call's graph, captured and checked once on this rank; raises as `run`."""
+        if "made" not in self.memo:
+            seconds: dict[str, float] = {}
+            sealer()  # a key to sign with that is missing is told before the build, not after it
+            checking = noting(self.options)
+            with _timed(seconds, "capture"):
+                stage("capture")
+                graph = self.captured(checking)
+            rows = rows_of(graph) if self.here.world > 1 else []
+            with _timed(seconds, "check"):
+                stage("check")
+                with graph.symbols.undecided() if graph.symbols else contextlib.nullcontext():
+                    checked = self.checked(checking)
+            self.memo["made"] = Made(graph, rows, checked, seconds)
+        made: Made = self.memo["made"]
+        return made
+
+    def compared(self, made: Made, stage: Callable[[str], None]) -> Fields | None:
+        """The certificate that another rank captures the same; None where there is none."""
+        if "likeness" not in self.memo:
+            with _timed(made.seconds, "compare"):
+                stage("compare")
+                other = self.second.other()
+                found = compared(self.here.rank, made.rows, other) if other is not None else None
+            self.memo["likeness"] = found
+        likeness: Fields | None = self.memo["likeness"]
+        return likeness
 
     def packed(
         self,
@@ -103,6 +144,7 @@ class Build:
         checked: Fields,
         likeness: Fields | None,
         seconds: dict[str, float],
+        tells: bool = True,
     ) -> bytes:
         """The artifact's bytes.
 
@@ -110,16 +152,18 @@ class Build:
             checked: what the check established.
             likeness: the certificate that other ranks capture the same; None in a world of one.
             seconds: by part of the build.
+            tells: whether the program has the step's effects, and the file what people look at.
         """
         here, checked = self.here, dict(checked)
         types = checked.pop("types", {}), checked.pop("cotangents", {})
         manifest = {
             "step": self.step.name,
             "fingerprint": self.wanted,
-            "contract": graph.contract(),
+            "contract": graph.contract() | ({} if tells else {"emits": []}),
             "schedule": graph.schedule,
             "nodes": len(graph.gm.graph.nodes),
             "check": checked,
+            "eager": self.eager,
             "graph": graph.digest,
             **({"compared": likeness} if likeness is not None else {}),
             **({"early": sorted({str(one) for one in self.early})} if self.early else {}),
@@ -130,10 +174,20 @@ class Build:
                 "seconds": seconds,
             },
         }
+        if not tells:
+            return pack(manifest, program).to_bytes()
         # A line for each node of the whole graph: what grows most with depth, and packs well.
         lines = gzip.compress(json.dumps(graph.source_map(), indent=0).encode(), mtime=0)
         extra = {"source_map.json.gz": lines, BLOB: packed_table(graph.table, *types)}
         return pack(manifest, program, extra).to_bytes()
+
+    @property
+    def eager(self) -> Fields:
+        """What stands in the manifest of how the graph was compared with the step itself."""
+        if self.options.eager_check == "off":
+            return {"mode": "off"}
+        found: Fields = self.memo.get("eager", {"mode": "on", "result": "not run", "why": NOBODY})
+        return found
 
     @functools.cached_property
     def second(self) -> Second:
@@ -181,9 +235,11 @@ def noting(options: Options) -> Checking | None:
 
 
 def tell_unchecked(name: str, options: Options, here: Session) -> None:
-    """Say, once at start and on rank 0, that a step's gradients are not checked."""
+    """Say, once at start and on rank 0, what of a step is not checked as it asks for."""
     if options.check == "off" and here.rank == 0:
         here.say(f"check='off': the gradients of {name} are not checked")
+    if options.eager_check == "off" and here.rank == 0:
+        here.say(f"eager_check='off': the graph of {name} is not compared with the step itself")
 
 
 @contextlib.contextmanager
@@ -202,6 +258,7 @@ class Hit:
         check: how much of a check is asked for.
         where: what the bytes were read from.
         place: this rank's coordinates, where its numbers may stand as formulas.
+        eager: whether a comparison with the step is asked for: "on" or "off".
     """
 
     wanted: Fields
@@ -210,6 +267,7 @@ class Hit:
     where: str
     here: Here
     place: dict[str, int] = field(default_factory=dict)
+    eager: str = "off"
 
     def serves(self, data: bytes) -> bool:
         """Verify bytes; False where they were checked less than asked for, and are built again.
@@ -219,22 +277,27 @@ class Hit:
                 and pinned, so that nothing may be built in its place.
         """
         manifest = verify(data, self.wanted, self.where, self.place)
-        had = manifest.get("check", {}).get("mode", "off")
-        if CHECKS.index(had) >= CHECKS.index(self.check):
-            return True
-        told = f"it was checked with check={had!r}, and check={self.check!r} is asked for"
+        ways = (("check", self.check, CHECKS), ("eager", self.eager, EAGER))
+        for name, asked, known in ways:
+            had = manifest.get(name, {}).get("mode", "off")
+            if known.index(had) < known.index(asked):
+                self._tell_weaker(name if name == "check" else "eager_check", had, asked)
+                return False
+        return True
+
+    def _tell_weaker(self, option: str, had: str, asked: str) -> None:
         if self.store.pinned:
             raise ArtifactError(
                 "the artifact was checked less than this job asks for",
                 where=self.where,
-                got=f"check={had!r}",
-                want=f"check={self.check!r}",
-                fix=["build it again with this check", f"ls.compile(check={had!r})"],
+                got=f"{option}={had!r}",
+                want=f"{option}={asked!r}",
+                fix=["build it again with this check", f"ls.compile({option}={had!r})"],
             )
+        told = f"it was checked with {option}={had!r}, and {option}={asked!r} is asked for"
         if self.here.rank == 0:
             self.here.say(f"{self.where}: {told}; it is built again")
-        self.here.journal.event("weaker", path=self.where, had=had, asked=self.check)
-        return False
+        self.here.journal.event("weaker", path=self.where, had=had, asked=asked)
 
 
 def verify(data: bytes, wanted: Fields, where: str, place: Place) -> Fields:

@@ -19,6 +19,7 @@ from lockstep.fleet.obtain import Asked
 from lockstep.fleet.store import ArtifactStore
 from lockstep.run.admit import Build, Hit
 from lockstep.run.nearest import why_missed
+from lockstep.run.trial import Trial
 from lockstep.spmd.affine import read_affine
 
 
@@ -30,11 +31,14 @@ class Asking:
         build: makes the program of the rank's own fingerprint.
         store: where it may lie.
         place: this rank's coordinates.
+        trial: how the ranks compare a captured graph with the step, before a program is built;
+            None: they do not.
     """
 
     build: Build
     store: ArtifactStore
     place: dict[str, int]
+    trial: Trial | None = None
 
     def first(self) -> Asked:
         """What is asked for as the fingerprint has it."""
@@ -63,20 +67,27 @@ class Asking:
 
     def _asked(self, build: Build) -> Asked:
         file = file_of(build.wanted)
-        where, check = self.store.where_of(file), build.options.check
-        hit = Hit(build.wanted, check, self.store, where, build.here, self.place)
-        contract = {**build.wanted, "check": check}
-        run = functools.partial(_told_and_built, build, self.store)
-        return Asked(contract, file, run, hit.serves, build.second)
+        where, options = self.store.where_of(file), build.options
+        check, eager = options.check, options.eager_check
+        hit = Hit(build.wanted, check, self.store, where, build.here, self.place, eager)
+        contract = {**build.wanted, "check": check, "eager_check": eager}
+        tell = functools.cache(lambda: self._tell_missed(build))
+        rehearse = self.trial.rehearsal_of(build, self.store, tell) if self.trial else None
 
+        def run(stage: Callable[[str], None]) -> bytes:
+            tell()
+            return build.run(stage)
 
-def _told_and_built(build: Build, store: ArtifactStore, stage: Callable[[str], None]) -> bytes:
-    """Say why the store has not what is wanted, and build it."""
-    told, event = why_missed(store, build.wanted)
-    if told:
-        build.here.say(f"{build.step.name}: {told}")
-    build.here.journal.event("missed", step=build.step.name, why=told, **event)
-    return build.run(stage)
+        # What is compared with another rank's is compared before it is rehearsed.
+        second = build.second if rehearse is None else None
+        return Asked(contract, file, run, hit.serves, second, rehearse)
+
+    def _tell_missed(self, build: Build) -> None:
+        """Say why the store has not what is wanted."""
+        told, event = why_missed(self.store, build.wanted)
+        if told:
+            build.here.say(f"{build.step.name}: {told}")
+        build.here.journal.event("missed", step=build.step.name, why=told, **event)
 
 
 def with_formulas(build: Build, found: Formulas) -> Build:

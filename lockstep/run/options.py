@@ -16,6 +16,7 @@ from lockstep.spmd.asked import WAYS, axis_names, way_of, ways_by_axis
 BACKENDS = ("graph", "inductor")
 NEW_SHAPES = ("build", "error")
 CHECKS = ("off", "types", "full")  # from the weakest
+EAGER = ("off", "on")
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Options:
     dynamic: tuple[Size, ...] = ()
     outside: str = "error"  # what a size outside of `dynamic` does
     check: str = "types"
+    eager_check: str = "on"
     pending: Mapping[str, str] = field(default_factory=dict)
     roles: tuple[str, ...] = ()
     guard: Callable[[], int | str] | bool = False
@@ -91,7 +93,8 @@ def options(function: Any, **given: Any) -> Options:
     _refuse_store(given["store"])
     outside = given["on_new_shape"] or "error"
     given["on_new_shape"] = given["on_new_shape"] or "build"
-    for name, known in (("backend", BACKENDS), ("on_new_shape", NEW_SHAPES), ("check", CHECKS)):
+    words = {"backend": BACKENDS, "on_new_shape": NEW_SHAPES, "check": CHECKS, "eager_check": EAGER}
+    for name, known in words.items():
         if given[name] not in known:
             raise UsageError(f"{name}={given[name]!r}", want=f"one of {', '.join(known)}")
     given |= {"data": over, "pending": pending, "outside": outside}

@@ -27,6 +27,7 @@ from lockstep.run.options import Options, options
 from lockstep.run.replicas import Replicas
 from lockstep.run.roles import Meeting, scope_of
 from lockstep.run.session import Session, session
+from lockstep.run.trial import Trial
 from lockstep.run.variant import Variant
 from lockstep.spmd.affine import place_here
 from lockstep.spmd.mesh import register
@@ -177,7 +178,8 @@ class CompiledStep:
             tell_unchecked(self.name, self.options, here)
         build = Build(self.step, call, bound, wanted, self.options, here, replicas, sizes)
         store, place = here.store(self.options.store), self.place()
-        asking = Asking(build, store, place)
+        trial = Trial(here, f"{self.name}/{name}", self._calls, tools, self.scope)
+        asking = Asking(build, store, place, trial)
         first = asking.first()
         obtained = here.fleet.obtain(
             f"{self.name}/{name}",
@@ -193,6 +195,7 @@ class CompiledStep:
             settle=asking.again,
             line_of=asking.line_of,
             toolchain=tools,
+            rehearse=first.rehearse,
             scope=self.scope,
         )
         speaks = here.rank == (self.scope or here.fleet.everyone).ranks[0]
@@ -316,6 +319,7 @@ def compile(
     on_new_shape: str | None = None,
     dynamic: Mapping[str, Mapping[int, tuple[int, int]]] | None = None,
     check: str = "types",
+    eager_check: str = "on",
     pending: Mapping[str, str] | None = None,
     roles: str | tuple[str, ...] | None = None,
     guard: bool | Callable[[], int | str] = False,
@@ -332,6 +336,7 @@ def compile(
     on_new_shape: str | None = None,
     dynamic: Mapping[str, Mapping[int, tuple[int, int]]] | None = None,
     check: str = "types",
+    eager_check: str = "on",
     pending: Mapping[str, str] | None = None,
     roles: str | tuple[str, ...] | None = None,
     guard: bool | Callable[[], int | str] = False,
@@ -362,6 +367,11 @@ def compile(
             `ls.check` but the twin, on simulated ranks with this call's arguments; for small models
             whose mesh has data axes alone. "off": nothing, which is told at start. It stands in
             the manifest, and an artifact that was checked less than asked for is built again.
+        eager_check: "on": before a program is built, all ranks run the step once as it is and its
+            captured graph once, on this call's arguments, and compare: collectives by axis, and all
+            that either leaves, bit by bit. What differs refuses the program on every rank. What the
+            call may change, and random streams, are put back; what it prints or logs is left out.
+            "off": it is not compared, which the manifest says, and each start.
         pending: axis -> "ddp mean", "ddp sum", "mean" or "sum": what something after the step does
             to the gradients, as DDP's hook, or the last of several accumulation steps.
         roles: the axis or axes along which ranks run other programs, as the stages of a pipeline.
@@ -376,7 +386,8 @@ def compile(
         A callable like the step. Its first call of each variant is collective over all ranks.
 
     Raises:
-        UsageError: an unknown option. Of the first call: CheckError, where the check finds a fault.
+        UsageError: an unknown option. Of the first call: CheckError, where the check finds a fault;
+            EagerMismatch, where the graph is not the step.
 
     Example:
         >>> @ls.compile(mesh=mesh, data="dp")                                # doctest: +SKIP
@@ -391,6 +402,7 @@ def compile(
         on_new_shape=on_new_shape,
         dynamic=dynamic,
         check=check,
+        eager_check=eager_check,
         pending=pending,
         roles=roles,
         guard=guard,

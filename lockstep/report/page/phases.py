@@ -21,9 +21,10 @@ MEANS = {
     "first step": "the first call of the program",
 }
 _STAGES = {"capture": "capture", "check": "check", "compare": "wait"}  # any other is the compiler's
+_REHEARSED = ("capture", "check", "compare")  # before the ranks have run a graph beside its step
 _OURS = {
     "read": "vote", "agree": "vote", "wait": "wait", "write": "ship", "ship": "ship",
-    "confirm": "ship", "load": "load",
+    "confirm": "ship", "load": "load", "rehearse": "wait",
 }  # fmt: skip
 
 Event = dict[str, Any]
@@ -108,19 +109,25 @@ def _ready(event: Event) -> list[Span]:
 
 
 def _parts(event: Event) -> Iterable[tuple[str, float]]:
+    stages = dict(event.get("built", {}).get("seconds", {}))
     for name, part in event["seconds"].items():
-        if name == "build":
-            yield from _build_parts(part, event.get("built", {}).get("seconds", {}))
+        if name == "rehearse" and event["role"] == "built":
+            before = {name: stages.pop(name) for name in _REHEARSED if name in stages}
+            yield from _build_parts(part, before, "check")
+        elif name == "build":
+            yield from _build_parts(part, stages)
         elif name in _OURS:
             yield _OURS[name], part
 
 
-def _build_parts(whole: float, stages: dict[str, float]) -> Iterable[tuple[str, float]]:
+def _build_parts(
+    whole: float, stages: dict[str, float], rest: str = "compile"
+) -> Iterable[tuple[str, float]]:
     left = whole
     for name, part in stages.items():
         yield _STAGES.get(name, "compile"), min(part, left)
         left -= min(part, left)
-    yield "compile", left  # what packs and signs
+    yield rest, left  # of a build what packs and signs, of a rehearsal its two runs
 
 
 def _torch_parts(seconds: dict[str, float]) -> list[tuple[str, float]]:
