@@ -262,6 +262,18 @@ def capture_errors() -> tuple[type[BaseException], ...]:
     )
 
 
+def failed_rule(error: BaseException) -> tuple[Any, Any, Any] | None:
+    """The operator whose rule for stand-ins raised, and its arguments, which the error's frames
+    hold (torch 2.14); None: another error."""
+    at = error.__traceback__
+    while at is not None:
+        code, held = at.tb_frame.f_code, at.tb_frame.f_locals
+        if code.co_name == "_dispatch_impl" and "_subclasses" in code.co_filename:
+            return held["func"], held["args"], held["kwargs"]
+        at = at.tb_next
+    return None
+
+
 def unknown_int(low: int, high: int) -> Any:
     """A number of the trace in these bounds, both included, that is known only as a program runs.
 
