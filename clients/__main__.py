@@ -25,7 +25,7 @@ from clients.judged import FAILED, figures, holds
 from clients.needs import INSTALL, missing
 from clients.table import line, show
 
-SHIM = Path(__file__).parent / "programs" / "shim.py"
+SHIMS = [Path(__file__).parent / "shims" / f"{name}.py" for name in ("megatron", "torchtitan")]
 MOST_SHIM = 15
 
 
@@ -46,8 +46,9 @@ def main(words: list[str]) -> int:
         print(f"no program's name holds {' or '.join(words)}: {[p.name for _, p in programs]}")
         return 2
     console = Console(width=200)
-    text = SHIM.read_text()
-    print(f"the shim, {len(text.splitlines())} lines of at most {MOST_SHIM}:\n\n{text}")
+    for shim in SHIMS:
+        text = shim.read_text()
+        print(f"the shim of {shim.stem}, {len(text.splitlines())} lines:\n\n{text}")
     rows = []
     with Torchrun() as torchrun:
         for home, several in grouped(chosen):
@@ -58,7 +59,7 @@ def main(words: list[str]) -> int:
                     print(row.told, flush=True)
     show(console, rows)
     print("\n".join(figures(rows)))
-    short = len(text.splitlines()) <= MOST_SHIM
+    short = all(len(shim.read_text().splitlines()) <= MOST_SHIM for shim in SHIMS)
     few: dict[str, int] = dict(least=1, packages=1) if words else {}
     return 0 if short and holds(rows, **few) else 1
 

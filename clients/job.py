@@ -86,8 +86,13 @@ def as_start(ended: Ended, name: str) -> Start:
         roles=[event["role"] for event in ready],
         digests=[event["digest"] for event in ready],
         likeness=likeness(paths.pop()) if len(paths) == 1 else None,
-        text="" if whole else ended.report(),
+        text="" if whole else "\n".join(map(tail, ended.texts)),
     )
+
+
+def tail(text: str, lines: int = 12) -> str:
+    """The end of what a rank has printed."""
+    return "\n".join(text.strip().splitlines()[-lines:])
 
 
 def likeness(path: str) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -49,9 +50,28 @@ def step(model: nn.Module, ids: Tensor, mask: Tensor | None = None) -> Tensor:
     return model(input_ids=ids, attention_mask=mask, labels=labels, use_cache=False).loss
 
 
+@replicated
+def autocast_step(model: nn.Module, ids: Tensor) -> Tensor:
+    """The same in bfloat16, by autocast."""
+    with torch.autocast("cpu", torch.bfloat16):
+        return model(input_ids=ids, labels=ids, use_cache=False).loss
+
+
 def llama(**words: Any) -> LlamaForCausalLM:
     """A small Llama of random weights."""
     return LlamaForCausalLM(LlamaConfig(**SMALL, **words))
+
+
+def checkpointed() -> LlamaForCausalLM:
+    """A Llama that computes each layer's activations again in the backward."""
+    model = llama()
+    model.gradient_checkpointing_enable()
+    return model
+
+
+def stretched(kind: str) -> LlamaForCausalLM:
+    """A Llama whose rotary embedding is stretched, by the length of a batch or once for all."""
+    return llama(rope_parameters=dict(rope_type=kind, factor=2.0, rope_theta=1e4))
 
 
 def gpt2() -> GPT2LMHeadModel:
@@ -76,6 +96,10 @@ PROGRAMS = [
     hf("Llama", llama, noted=True),
     hf("Llama, padded on the left", llama, padded),
     hf("Llama, eager attention, padded", lambda: llama(attn_implementation="eager"), padded),
+    hf("Llama, layers checkpointed", checkpointed),
+    hf("Llama, dynamic rotary embedding", lambda: stretched("dynamic")),
+    hf("Llama, linear rotary embedding", lambda: stretched("linear")),
+    replace(hf("Llama under autocast", llama), step=autocast_step),
     hf("GPT-2 with dropout", gpt2, noted=True),
     hf("Mixtral, batched experts", lambda: mixtral("batched_mm")),
     hf("Mixtral, experts in a loop", lambda: mixtral("eager")),

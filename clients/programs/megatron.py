@@ -16,10 +16,12 @@ from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinea
 from megatron.core.tensor_parallel import mappings as to
 from megatron.core.transformer import TransformerConfig, TransformerLayer
 from megatron.core.transformer.mlp import MLP, MLPSubmodules
+from megatron.core.transformer.spec_utils import ModuleSpec
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from torch import Tensor, nn
 
 from clients.program import Program, draws
-from clients.programs import shim
+from clients.shims import megatron as shim
 
 TOKENS, BATCH, WIDE, VOCAB = 8, 2, 16, 32
 
@@ -40,6 +42,22 @@ def config(ranks: int, sequence: bool) -> TransformerConfig:
         bias_dropout_fusion=False,
         masked_softmax_fusion=False,
     )
+
+
+class Norm(nn.LayerNorm):
+    """A norm for the package's specs, whose own wants a fused kernel where tokens are divided."""
+
+    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5) -> None:
+        super().__init__(hidden_size, eps)
+        for parameter in self.parameters():
+            parameter.sequence_parallel = config.sequence_parallel
+
+
+def spec() -> ModuleSpec:
+    """The package's own layer of local parts, with that norm."""
+    made = get_gpt_layer_local_spec()
+    made.submodules.input_layernorm = made.submodules.pre_mlp_layernorm = Norm
+    return made
 
 
 class Around(nn.Module):
@@ -86,12 +104,13 @@ def mlp(told: TransformerConfig) -> nn.Module:
 
 def layer(told: TransformerConfig) -> nn.Module:
     """The package's transformer layer of its own parts."""
-    return AroundLayer(TransformerLayer(told, get_gpt_layer_local_spec().submodules))
+    return AroundLayer(TransformerLayer(told, spec().submodules))
 
 
 def gpt(told: TransformerConfig) -> nn.Module:
     """The package's GPT, embedding and output divided by vocabulary."""
-    model = GPTModel(told, get_gpt_layer_local_spec(), VOCAB, max_sequence_length=TOKENS)
+    parts = TransformerBlockSubmodules([spec() for _ in range(told.num_layers)], layer_norm=Norm)
+    model = GPTModel(told, parts, VOCAB, max_sequence_length=TOKENS)
     model.ddp_config = SimpleNamespace(use_megatron_fsdp=False)
     return model
 

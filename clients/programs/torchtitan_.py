@@ -13,6 +13,7 @@ from torchtitan.models.llama3 import Llama3Model, llama3_configs
 from torchtitan.models.llama3.sharding import set_llama3_sharding_config
 
 from clients.program import Program, copies, draws, replicated
+from clients.shims import torchtitan as shim
 
 VOCAB, BATCH, TOKENS = 2048, 2, 16
 
@@ -47,6 +48,7 @@ def simple(mesh: Any) -> nn.Module:
 def divided(mesh: Any) -> nn.Module:
     """The model under its tensor-parallel plan."""
     model = built(configured(sequence=True))
+    shim.start()
     dims = ParallelDims(
         dp_replicate=1, dp_shard=1, cp=1, tp=mesh.size(), pp=1, ep=1, world_size=mesh.size()
     )

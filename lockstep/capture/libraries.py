@@ -27,6 +27,7 @@ class Way:
 
 EXPERTS = 'model.set_experts_implementation("batched_mm"), which reads no values'
 SCHEDULER = "pass the scheduler as an argument of the step: its tables are inputs then"
+ROPE = 'a rope_type whose table is fixed, as "linear" or "yarn": "dynamic" looks at the lengths'
 WAYS = (
     Way("transformers/", "in expert_hit", EXPERTS),
     Way("transformers/integrations/moe.py", "grouped_mm", EXPERTS),
