@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -73,6 +74,7 @@ def draws(mesh: Any, call: int) -> torch.Generator:
 def replicated(step_loss: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """A data-parallel step around what gives a rank's mean loss."""
 
+    @functools.wraps(step_loss)
     def step(model: torch.nn.Module, *batch: Any) -> torch.Tensor:
         loss = ls.loss(step_loss(model, *batch), dp="mean")
         loss.backward()

@@ -18,6 +18,7 @@ from transformers import (
 from clients.program import Program, copies, draws, replicated
 
 VOCAB, BATCH, TOKENS, PIXELS, CLASSES = 64, 2, 12, 32, 5
+KIND = "single_label_classification"  # else its loss writes it into the config
 NARROW: dict[str, Any] = dict(
     hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4
 )
@@ -38,7 +39,7 @@ def t5() -> nn.Module:
 
 def vit() -> nn.Module:
     """A small ViT with its classifier."""
-    words = dict(image_size=PIXELS, patch_size=8, num_labels=CLASSES)
+    words = dict(image_size=PIXELS, patch_size=8, num_labels=CLASSES, problem_type=KIND)
     return ViTForImageClassification(ViTConfig(**words, **NARROW))
 
 
