@@ -6,6 +6,7 @@ left after a refusal is started anew.
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from clients.program import Program
 from lockstep.build.artifact import Artifact
 from tests.ranks.launch import Ended, Torchrun
 
-LIMIT_S = 400.0
+LIMIT_S = 900.0  # of a launch, on a machine that does other things too
 OFF = {"LOCKSTEP": "off"}
 Starts = dict[str, Start]
 
@@ -65,7 +66,13 @@ def launched(
         options: dict[str, Any] = dict(folder=folder, world=world, limit=LIMIT_S, env=env)
         return torchrun.run("clients.rank", *words, **options)
     except TimeoutError as error:
-        return Ended(1, {}, [str(error)], LIMIT_S, None, [None] * world, [], "")
+        return Ended(1, {}, [str(error)], LIMIT_S, None, left_by(folder, world), [], "")
+
+
+def left_by(folder: Path, world: int) -> list[Any]:
+    """By rank the results of those programs that had ended before a launch hung."""
+    paths = [folder / f"result{rank}" for rank in range(world)]
+    return [json.loads(path.read_text()) if path.exists() else None for path in paths]
 
 
 def any_of(ended: Ended, name: str) -> bool:

@@ -37,9 +37,9 @@ def t5() -> nn.Module:
     )
 
 
-def vit() -> nn.Module:
+def vit(kind: str | None = KIND) -> nn.Module:
     """A small ViT with its classifier."""
-    words = dict(image_size=PIXELS, patch_size=8, num_labels=CLASSES, problem_type=KIND)
+    words = dict(image_size=PIXELS, patch_size=8, num_labels=CLASSES, problem_type=kind)
     return ViTForImageClassification(ViTConfig(**words, **NARROW))
 
 
@@ -82,4 +82,5 @@ PROGRAMS = [
     hf("BERT", bert, masked, of_words),
     hf("T5", t5, masked, of_words),
     hf("ViT", vit, images, of_images),
+    hf("ViT, its problem type not told", lambda: vit(None), images, of_images),
 ]

@@ -28,12 +28,13 @@ class Way:
 EXPERTS = 'model.set_experts_implementation("batched_mm"), which reads no values'
 SCHEDULER = "pass the scheduler as an argument of the step: its tables are inputs then"
 ROPE = 'a rope_type whose table is fixed, as "linear" or "yarn": "dynamic" looks at the lengths'
+PROBLEM = 'set config.problem_type before the first step, as "single_label_classification"'
 WAYS = (
     Way("transformers/", "in expert_hit", EXPERTS),
     Way("transformers/integrations/moe.py", "grouped_mm", EXPERTS),
-    Way(
-        "diffusers/schedulers/", "", "pass the scheduler as an argument: its tables are inputs then"
-    ),
+    Way("transformers/modeling_rope_utils.py", "seq_len", ROPE),
+    Way("transformers/loss/", "problem_type", PROBLEM),
+    Way("diffusers/schedulers/", "", SCHEDULER),
 )
 
 

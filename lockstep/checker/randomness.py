@@ -97,7 +97,8 @@ def _counts(node: Node, user: Node) -> bool:
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return False
-    chosen = op_name(user) == "aten.where" and value.dtype != torch.bool
+    made = node.op == "call_function" and not node.all_input_nodes  # a number to put in their place
+    chosen = op_name(user) == "aten.where" and value.dtype != torch.bool and not made
     return value.is_floating_point() or chosen
 
 
