@@ -62,6 +62,11 @@ def llama(**words: Any) -> LlamaForCausalLM:
     return LlamaForCausalLM(LlamaConfig(**SMALL, **words))
 
 
+def eager_attention() -> LlamaForCausalLM:
+    """A Llama whose attention is written in plain products."""
+    return llama(attn_implementation="eager")
+
+
 def checkpointed() -> LlamaForCausalLM:
     """A Llama that computes each layer's activations again in the backward."""
     model = llama()
@@ -95,11 +100,12 @@ def hf(name: str, model: Any, batch: Any = tokens, **more: Any) -> Program:
 PROGRAMS = [
     hf("Llama", llama, noted=True),
     hf("Llama, padded on the left", llama, padded),
-    hf("Llama, eager attention, padded", lambda: llama(attn_implementation="eager"), padded),
+    hf("Llama, eager attention, padded", eager_attention, padded),
     hf("Llama, layers checkpointed", checkpointed),
     hf("Llama, dynamic rotary embedding", lambda: stretched("dynamic")),
     hf("Llama, linear rotary embedding", lambda: stretched("linear")),
-    replace(hf("Llama under autocast", llama), step=autocast_step),
+    replace(hf("Llama, eager attention, autocast", eager_attention), step=autocast_step),
+    replace(hf("Llama, sdpa, autocast", llama), step=autocast_step),
     hf("GPT-2 with dropout", gpt2, noted=True),
     hf("Mixtral, batched experts", lambda: mixtral("batched_mm")),
     hf("Mixtral, experts in a loop", lambda: mixtral("eager")),

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torchtitan.components.loss import _LossParallelCrossEntropy
 from torchtitan.distributed import ParallelDims
 from torchtitan.experiments.graph_trainer.simple_fsdp import data_parallel
 from torchtitan.models.common.attention import ScaledDotProductAttention
@@ -45,16 +46,20 @@ def simple(mesh: Any) -> nn.Module:
     return data_parallel(plain(), mesh, mode="fully_shard")
 
 
-def divided(mesh: Any) -> nn.Module:
-    """The model under its tensor-parallel plan."""
-    model = built(configured(sequence=True))
-    shim.start()
-    dims = ParallelDims(
-        dp_replicate=1, dp_shard=1, cp=1, tp=mesh.size(), pp=1, ep=1, world_size=mesh.size()
-    )
-    dims.build_mesh()
-    model.parallelize(dims)
-    return model
+def divided(backend: str) -> Any:
+    """What makes the model under its tensor-parallel plan, of DTensors or of local tensors."""
+
+    def make(mesh: Any) -> nn.Module:
+        shim.start()
+        model = built(configured(sequence=True))
+        sizes = dict(dp_replicate=1, dp_shard=1, cp=1, tp=mesh.size(), pp=1, ep=1)
+        dims = ParallelDims(**sizes, world_size=mesh.size(), spmd_backend=backend)
+        dims.build_mesh()
+        model.parallelize(dims)
+        model.group = mesh.get_group("tp")
+        return model
+
+    return make
 
 
 def tokens(mesh: Any, call: int) -> tuple[Tensor, ...]:
@@ -77,13 +82,33 @@ def own_step(model: nn.Module, ids: Tensor, labels: Tensor) -> Tensor:
     return loss
 
 
+def whole_step(model: nn.Module, ids: Tensor, labels: Tensor) -> Tensor:
+    """A step of DTensors, whose logits are divided by vocabulary."""
+    logits = model(ids, positions=torch.arange(TOKENS).expand(BATCH, -1)).full_tensor()
+    loss = nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
+    loss.backward()
+    return loss
+
+
+def vocabulary_step(model: nn.Module, ids: Tensor, labels: Tensor) -> Tensor:
+    """A step of local tensors, by the package's own loss of logits that are divided so."""
+    places = torch.arange(TOKENS, device=ids.device).expand(BATCH, -1)
+    logits = model(ids, positions=places).flatten(0, 1).float()
+    loss = _LossParallelCrossEntropy.apply(logits, labels.flatten(), model.group, VOCAB)
+    loss = loss / labels.numel()
+    loss.backward()
+    return loss
+
+
 def titan(name: str, model: Any, step: Any, **more: Any) -> Program:
     """A program of this package."""
     return Program(f"torchtitan Llama 3, {name}", "torchtitan", model, tokens, step, **more)
 
 
+TP: dict[str, Any] = dict(mesh={"tp": 2}, data=())
 PROGRAMS = [
     titan("data-parallel", copies(plain), replicated(loss_of)),
     titan("its SimpleFSDP", simple, own_step, noted=True),
-    titan("its tensor-parallel plan", divided, own_step, mesh={"tp": 2}, data=(), noted=True),
+    titan("its DTensor plan", divided("partial_dtensor"), whole_step, **TP, noted=True),
+    titan("its local plan", divided("spmd_types"), vocabulary_step, **TP),
 ]
