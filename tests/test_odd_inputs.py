@@ -146,3 +146,13 @@ def test_a_users_error_says_where_it_rose() -> None:
         capture(step, EYE)
     (note,) = caught.value.__notes__
     assert "tests/test_odd_inputs.py" in note and "LOCKSTEP=off" in note
+
+
+@pytest.mark.parametrize("made", [[], [[], []], [2.0], [1.0, 2.0]])
+def test_a_constant_of_any_length_is_captured(made: list[Any], tmp_path: Path) -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        constant = torch.tensor(made)
+        return torch.cat([x, constant.flatten()]) + constant.dim()
+
+    compiled = ls.compile(step, backend="graph", store=tmp_path)
+    assert torch.equal(compiled(torch.ones(3)), step(torch.ones(3)))
