@@ -15,7 +15,8 @@ $(READY): pyproject.toml
 	touch $@
 
 $(READY_BARS): $(READY)
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev,bars]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev,clients]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev,bars]'  # a newer spmd-types
 	command -v chromedriver || apt-get install --yes --quiet chromium chromium-driver \
 	|| echo "no chromium: python -m tests.page will say so"
 	touch $@

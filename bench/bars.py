@@ -65,6 +65,11 @@ BARS = [
     ),
     Bar("each typed collective of lockstep.parallel left out is found", "-m tests.mutants"),
     Bar("megatron-core's layers in a built step: bitwise as eager", "-m tests.clients.built"),
+    Bar(
+        "other people's programs: each established, or refused with its line and a way on",
+        "-m clients",
+        limit_s=3600,
+    ),
     Bar("no way to look at the rank is baked: portable, or refused", "-m tests.rank_reads"),
     Bar(
         "changed and forged artifacts: all refused in words, none of them runs",

@@ -85,10 +85,7 @@ def hearing_collectives(ops: Any, hear: Callable[[str, Any, Any], None]) -> Iter
 
 
 def trace_event(name: str, text: str) -> None:
-    """Write an event, as JSON, into the structured trace that TORCH_TRACE asks for.
-
-    There is no public call (2.14).
-    """
+    """Write JSON into the structured trace that TORCH_TRACE asks for: no public call does (2.14)."""
     from torch._logging import trace_structured
 
     trace_structured(
@@ -98,16 +95,6 @@ def trace_event(name: str, text: str) -> None:
         suppress_context=True,
         expect_trace_id=False,
     )
-
-
-def flight_record() -> bytes:
-    """What torch's flight recorder holds of this process' collectives, as a pickle of values.
-
-    NCCL's own dumps have the same form; those of gloo are asked for by this function alone.
-    """
-    from torch._C._distributed_c10d import _dump_fr_trace
-
-    return _dump_fr_trace()
 
 
 # -- tracing (torch 2.14) --------------------------------------------------------------------------
@@ -289,6 +276,18 @@ def capture_errors() -> tuple[type[BaseException], ...]:
         UnsupportedFakeTensorException,
         GuardOnDataDependentSymNode,
     )
+
+
+def failed_rule(error: BaseException) -> tuple[Any, Any, Any] | None:
+    """The operator whose rule for stand-ins raised, and its arguments, which the error's frames
+    hold (torch 2.14); None: another error."""
+    at = error.__traceback__
+    while at is not None:
+        code, held = at.tb_frame.f_code, at.tb_frame.f_locals
+        if code.co_name == "_dispatch_impl" and "_subclasses" in code.co_filename:
+            return held["func"], held["args"], held["kwargs"]
+        at = at.tb_next
+    return None
 
 
 def unknown_int(low: int, high: int) -> Any:
@@ -818,10 +817,7 @@ def module_tables(module: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str
 
 
 def note_step(optimizer: Any) -> None:
-    """Say that an optimizer has made a step, as its own method does where a schedule watches it.
-
-    Else `scheduler.step()` warns that it was called first.
-    """
+    """Say that an optimizer has stepped, as its own method does: else a schedule's step() warns."""
     optimizer._opt_called = True
 
 

@@ -200,6 +200,7 @@ def test_wrapped_models_are_refused_by_name(wrapper: str) -> None:
     with pytest.raises(CaptureError, match=f"model is wrapped by {wrap.__name__}") as caught:
         capture(train_step, model, *batch(0))
     assert "ls.reduce_grads" in str(caught.value)
+    assert str(caught.value.where).startswith("tests/test_obstacles.py:")  # who calls the step
 
 
 def test_compiled_steps_are_not_nested() -> None:

@@ -33,7 +33,7 @@ def test_the_package_is_made_of_small_files():
 
 
 def test_tests_examples_and_benchmarks_are_small_files():
-    folders = ("tests", "examples", "bench")
+    folders = ("tests", "examples", "bench", "clients")
     paths = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
     check_sizes({str(path.relative_to(ROOT)): lines(path) for path in paths})
 

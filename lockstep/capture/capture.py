@@ -277,6 +277,7 @@ class Tracing:
                     stack.enter_context(watch)
                 stack.enter_context(asking_meshes(alone=not self._lenient))
                 stack.enter_context(self.refusing())
+                stack.enter_context(python.noting())
                 stack.enter_context(autocast_as_eager())
                 if self.checking is not None:
                     stack.enter_context(self.checking.watching(self.fakes))

@@ -11,8 +11,10 @@ import torch
 from lockstep import _compat
 from lockstep.capture.binding import describe
 from lockstep.capture.devices import mixed
+from lockstep.capture.libraries import ways
 from lockstep.capture.origin import is_user_file, short_path
 from lockstep.capture.source import expression_values
+from lockstep.capture.stricter import stricter_rule
 from lockstep.errors import CaptureError, LockstepError
 
 
@@ -46,7 +48,8 @@ def explain(error: BaseException) -> LockstepError | None:
             why="a program is compiled once, as a whole",
             fix="pass the plain module: leave torch.compile out, or take its ._orig_mod",
         )
-    return None
+    operator = stricter_rule(error)
+    return no_rule(operator, error, frame, lineno) if operator is not None else None
 
 
 def say_captured(error: BaseException) -> None:
@@ -80,13 +83,14 @@ def is_outside_tensor(error: BaseException) -> bool:
 
 def value_read(frame: FrameType | None, lineno: int) -> CaptureError:
     """The error for a Python decision on a tensor's value."""
-    line = linecache.getline(frame.f_code.co_filename, lineno).strip() if frame else ""
+    line = _line(frame, lineno)
     return CaptureError(
         "the step looks at a tensor's value while it is captured",
         where=_where(frame, lineno),
         got=line,
         why="the value differs between calls and ranks, and one program must fit all of them",
         fix=[
+            *ways(_where(frame, lineno), line),
             "compute both sides and choose with torch.where(condition, a, b)",
             "return the tensor, and look at it outside the step",
             "to tell of it: ls.on_rank(0, callback, tensor), whose callback may look at it",
@@ -109,7 +113,27 @@ def real_tensor(
         where=_where(frame, lineno),
         got=got,
         why="its value would be frozen into the program of every rank",
-        fix=["pass it as an argument", "register_buffer(...) it on a module of the model"],
+        fix=[
+            *ways(_where(frame, lineno), _line(frame, lineno)),
+            "pass it as an argument",
+            "register_buffer(...) it on a module of the model",
+        ],
+    )
+
+
+def no_rule(
+    operator: str, error: BaseException, frame: FrameType | None, lineno: int
+) -> CaptureError:
+    """The error for an operator that computes what torch's rule for its shapes refuses."""
+    return CaptureError(
+        f"torch's rule for the shapes of {operator} refuses what the operator computes",
+        where=_where(frame, lineno),
+        got=str(error).splitlines()[0],
+        why="a step is captured on tensors without values, for which the rule stands",
+        fix=[
+            *ways(_where(frame, lineno), _line(frame, lineno)),
+            "give it the dtype that the rule asks for, or call another operator there",
+        ],
     )
 
 
@@ -131,6 +155,11 @@ def _innermost_user(traceback: TracebackType | None) -> tuple[FrameType | None, 
             found = traceback.tb_frame, traceback.tb_lineno
         traceback = traceback.tb_next
     return found
+
+
+def _line(frame: FrameType | None, lineno: int) -> str:
+    """The text of a frame's line."""
+    return linecache.getline(frame.f_code.co_filename, lineno).strip() if frame else ""
 
 
 def _where(frame: FrameType | None, lineno: int) -> str | None:

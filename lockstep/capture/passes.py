@@ -91,6 +91,11 @@ def _inline_list(gm: torch.fx.GraphModule, node: torch.fx.Node, real: torch.Tens
     options = {"dtype": real.dtype, "device": real.device}
     elements = []
     with gm.graph.inserting_before(node):
+        if not real.numel():  # nothing to put together, and `cat` takes no empty list
+            empty = (list(real.shape), 0)
+            made = gm.graph.call_function(torch.ops.aten.full.default, empty, options)
+            made.meta.update(node.meta)
+            return _replace(gm, node, made)
         for element in real.flatten().tolist():
             elements.append(
                 gm.graph.call_function(torch.ops.aten.full.default, ([1], element), options)

@@ -6,9 +6,17 @@ import torch
 
 from lockstep import _compat
 from lockstep.capture.binding import Call, describe
+from lockstep.capture.origin import user_line
 from lockstep.errors import CaptureError
 
 _DENSE = "pass its parts as plain tensors, and put it together inside the step"
+
+_LOCAL = "write the step in the local view: local tensors and collectives on mesh axes"
+_DTENSOR = [
+    "make the model without DTensors, and divide it by lockstep.parallel: place(model, table), "
+    "fully_shard(model, axis), as docs/parallel.md has it",
+    _LOCAL,
+]
 
 
 def refuse_odd(name: str, tensor: torch.Tensor) -> None:
@@ -22,11 +30,12 @@ def refuse_odd(name: str, tensor: torch.Tensor) -> None:
         CaptureError: it is sparse, nested, quantized, without values, or wraps other tensors.
     """
     if _compat.is_wrapper_subclass(tensor):
+        kind = type(tensor).__name__
         raise _odd(
-            f"{name} is a {type(tensor).__name__}",
-            f"{type(tensor).__name__} of shape {list(tensor.shape)}",
+            f"{name} is a {kind}",
+            f"{kind} of shape {list(tensor.shape)}",
             "its local tensor would be frozen into the program",
-            "write the step in the local view: local tensors and collectives on mesh axes",
+            _DTENSOR if kind == "DTensor" else _LOCAL,
         )
     if tensor.layout != torch.strided:
         layout = str(tensor.layout).removeprefix("torch.")
@@ -50,4 +59,5 @@ def refuse_odd_arguments(call: Call) -> None:
 
 
 def _odd(what: str, got: str, why: str | None, fix: str | list[str]) -> CaptureError:
-    return CaptureError(what, got=got, want="plain local tensors", why=why, fix=fix)
+    where = user_line() or None  # where the step is called with it
+    return CaptureError(what, where=where, got=got, want="plain local tensors", why=why, fix=fix)

@@ -6,6 +6,7 @@ tracing, and never again. It is seen by comparing before and after, undone, and 
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sys
 from collections.abc import Iterator
@@ -15,11 +16,13 @@ from typing import Any
 import torch
 
 from lockstep.capture.binding import Call, Step
+from lockstep.capture.libraries import ways
 from lockstep.capture.reach import Reach, reach
 from lockstep.capture.refusal import collector, refuse
 from lockstep.capture.scratch import Scratch
 from lockstep.capture.source import line_that_changes
 from lockstep.capture.state import State
+from lockstep.capture.written import PlainValues, held_objects, noting_writes
 from lockstep.errors import CaptureError
 
 _DEPTH = 3
@@ -34,11 +37,12 @@ _TORCHS = (
 
 @dataclass(frozen=True)
 class Change:
-    """One change: the name of what changed, and its value before and after, shown short."""
+    """One change: of what, its value before and after, shown short; the line, where it was seen."""
 
     name: str
     before: str
     after: str
+    line: str = ""
 
 
 class PythonState:
@@ -51,11 +55,21 @@ class PythonState:
         self._reach = reach(step, call, state)
         self._step = step
         self._places = list(_places(call, state, self._reach))
+        held = list(held_objects(state.modules))
+        self._places += [(name, PlainValues(one)) for name, one in held]
+        self._held = [one for _, one in held]
+        self._written: dict[tuple[int, str], str] = {}  # where their attributes were set
         self._before = [{k: _frozen(m[k]) for k in _names(m)} for _, m in self._places]
         self.functions = self._reach.functions.values()  # the user's, that the step reaches
         self._scratch = Scratch(self._reach.libraries)
         self._random = random.getstate()
         self._numpy = _numpy_state()
+
+    @contextlib.contextmanager
+    def noting(self) -> Iterator[None]:
+        """Note where objects are written to while the step runs."""
+        with noting_writes(self._held) as self._written:
+            yield
 
     def undo(self) -> list[Change]:
         """Put everything back as it was; returns what had changed."""
@@ -90,10 +104,11 @@ class PythonState:
     def _refusal(self, change: Change, others: str) -> CaptureError:
         return CaptureError(
             f"the step changes Python state: {change.name}",
-            where=self.line_of(change),
+            where=change.line or self.line_of(change),
             got=f"{change.before} -> {change.after}" + (f"\nalso: {others}" if others else ""),
             why="a compiled step does not run its Python again: it would happen once, then never",
             fix=[
+                *ways(change.line, change.name),
                 "do it outside the step, around the call",
                 "keep it in a tensor: register_buffer(...) and an in-place update",
                 "return it, and let the caller keep it",
@@ -113,7 +128,9 @@ class PythonState:
                 new = _frozen(mapping[key]) if key in mapping else _MISSING
                 if _same(old, new):
                     continue
-                yield Change(f"{owner}.{key}" if owner else str(key), _show(old), _show(new))
+                at = (id(mapping.owner), key) if isinstance(mapping, PlainValues) else None
+                line = self._written.get(at, "") if at is not None else ""
+                yield Change(f"{owner}.{key}" if owner else str(key), _show(old), _show(new), line)
                 if old is _MISSING:
                     del mapping[key]
                 else:

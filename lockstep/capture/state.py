@@ -14,6 +14,7 @@ import torch
 
 from lockstep import _compat
 from lockstep.capture.binding import Call, Root
+from lockstep.capture.origin import user_line
 from lockstep.capture.plain import refuse_odd, refuse_odd_arguments
 from lockstep.errors import CaptureError
 
@@ -153,6 +154,7 @@ def refuse_wrapped(name: str, module: torch.nn.Module) -> None:
     if isinstance(module, torch.jit.ScriptModule):
         raise CaptureError(
             f"{name} is made by torch.jit",
+            where=user_line() or None,
             got=type(module).__name__,
             want="the plain module",
             why="its parameters are held where nothing can take their place in a capture",
@@ -163,11 +165,18 @@ def refuse_wrapped(name: str, module: torch.nn.Module) -> None:
         return
     raise CaptureError(
         f"{name} is wrapped by {wrapper}",
+        where=user_line() or None,  # where the step is called with it
         got=f"{wrapper} around {type(getattr(module, 'module', module)).__name__}",
         want="the plain model",
         why=f"{wrapper} reduces gradients in hooks that no captured graph would hold",
-        fix='pass the plain model and call ls.reduce_grads(model, dp="mean") after backward()',
+        fix=[
+            'pass the plain model and call ls.reduce_grads(model, dp="mean") after backward()',
+            *([_SHARDED] if wrapper.startswith("F") else []),
+        ],
     )
+
+
+_SHARDED = 'pass the plain model, sharded by lockstep.parallel.fully_shard(model, "fsdp")'
 
 
 def _wrapper_of(module: torch.nn.Module) -> str | None:

@@ -20,6 +20,8 @@ from lockstep.checker.world import SEED
 from lockstep.spmd.types import Type
 
 Types = Mapping[str, Mapping[str, Type]]
+# A row that was looked up by a drawn number is a draw itself; the table is not combined with it.
+_LOOK_UPS = ("aten.embedding", "aten.index", "aten.index_select", "aten.gather")
 
 
 def judge(sim: Simulation, seen: Values, types: Types) -> tuple[list[Finding], list[str]]:
@@ -77,8 +79,8 @@ def _combined_with(sim: Simulation, row: int) -> int | None:
     while todo:
         here = todo.pop(0)
         for user in here.users:
-            others = [n for n in user.all_input_nodes if n not in behind and _floats(n)]
-            if others and op_name(user) not in ("aten.copy_",):
+            others = [n for n in user.all_input_nodes if n not in behind and _counts(n, user)]
+            if others and op_name(user) not in ("aten.copy_", *_LOOK_UPS):
                 return sim.at[0][others[0]]
             behind.add(user)
             todo.append(user)
@@ -86,9 +88,18 @@ def _combined_with(sim: Simulation, row: int) -> int | None:
     return sim.at[0][sources[0]] if sources else None
 
 
-def _floats(node: Node) -> bool:
+def _counts(node: Node, user: Node) -> bool:
+    """Whether a draw that an operator combines with a value is a draw for that value.
+
+    A choice between two values counts whole numbers too, as labels of which some are dropped; else
+    they are places and lengths, of which a mask is made.
+    """
     value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and value.is_floating_point()
+    if not isinstance(value, torch.Tensor):
+        return False
+    made = node.op == "call_function" and not node.all_input_nodes  # a number to put in their place
+    chosen = op_name(user) == "aten.where" and value.dtype != torch.bool and not made
+    return value.is_floating_point() or chosen
 
 
 def _kind(sim: Simulation, like: int | None, axis: str, seen: Values, types: Types) -> str | None:

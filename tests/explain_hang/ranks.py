@@ -14,8 +14,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-
-from lockstep import _compat
+from torch._C._distributed_c10d import _dump_fr_trace  # of gloo nothing else asks
 
 WORLD, ODD, STUCK_S = 4, 2, 4.0
 
@@ -56,7 +55,7 @@ def main(how: str, folder: Path, rank: int) -> None:
     def leave() -> None:
         begun.wait()
         threading.Event().wait(STUCK_S)
-        (folder / f"flight_{rank}").write_bytes(_compat.flight_record())
+        (folder / f"flight_{rank}").write_bytes(_dump_fr_trace())
         os._exit(0)
 
     begun = threading.Event()

@@ -1,0 +1,1 @@
+"""What some packages need to run without an accelerator; printed in full beside the table."""
