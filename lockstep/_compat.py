@@ -85,7 +85,7 @@ def hearing_collectives(ops: Any, hear: Callable[[str, Any, Any], None]) -> Iter
 
 
 def trace_event(name: str, text: str) -> None:
-    """Write JSON into the structured trace that TORCH_TRACE asks for: no public call does (2.14)."""
+    """Write JSON into the structured trace of TORCH_TRACE: there is no public call (2.14)."""
     from torch._logging import trace_structured
 
     trace_structured(
