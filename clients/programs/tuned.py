@@ -102,13 +102,20 @@ def groups(mesh: Any, call: int) -> tuple[Tensor, ...]:
     return ids, answers, torch.randn(4, generator=draws(mesh, call + 7))
 
 
+def _ratio(told: Tensor) -> Tensor:
+    return (told - told.detach()).exp()
+
+
+ratio = ls.intended(_ratio, reason="how likely beside the old policy, which is the present one")
+
+
 @replicated
 def grpo(model: nn.Module, ids: Tensor, answers: Tensor, worth: Tensor) -> Tensor:
     """A group-relative policy gradient on trl's log-probabilities."""
     by_group = worth.view(2, 2)
     gain = (by_group - by_group.mean(1, keepdim=True)) / (by_group.std(1, keepdim=True) + 1e-4)
     told = answers_of(model, ids, answers)
-    return -((told - told.detach()).exp() * gain.flatten()).mean()
+    return -(ratio(told) * gain.flatten()).mean()
 
 
 PLAIN = copies(unprepared)
