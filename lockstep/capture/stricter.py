@@ -32,9 +32,9 @@ def stricter_rule(error: BaseException) -> str | None:
     fakes = [leaf for leaf in leaves if _compat.is_fake(leaf)]
     if not fakes or not all(map(_is_known, fakes)) or _count(fakes) > MOST_ELEMENTS:
         return None
-    made = [_made_up(leaf) if _compat.is_fake(leaf) else leaf for leaf in leaves]
-    given, named = pytree.tree_unflatten(made, tree)
     with contextlib.suppress(Exception), torch.no_grad(), quiet_random():
+        made = [_made_up(leaf) if _compat.is_fake(leaf) else leaf for leaf in leaves]
+        given, named = pytree.tree_unflatten(made, tree)
         operator(*given, **named)
         return str(operator)
     return None
