@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,16 @@ CASES: list[tuple[Callable[..., Any], str, str, str]] = [
 def world_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     ls.mesh(dp=-1)
     monkeypatch.setitem(globals(), "OTHER", dist.new_group([0], backend="cpu:gloo"))
+
+
+def test_a_thread_that_draws_meanwhile_is_named() -> None:
+    go_on = threading.Event()
+    other = threading.Thread(target=go_on.wait, name="prefetch")
+    other.start()
+    with pytest.raises(CaptureError, match="another; or a thread drew meanwhile, one of") as told:
+        capture(draws, Model(), torch.ones(3))
+    go_on.set()
+    assert "prefetch" in str(told.value)
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.server
 import os
+import random
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,12 +25,15 @@ NAME = "step.lockstep"
 URL = f"s3://{BUCKET}/jobs"
 
 WRITER = """
-import sys
+import itertools, os, sys
 from lockstep.fleet import ArtifactStore
-letter, url = sys.argv[1:]
+letter, url, enough = sys.argv[1:]
 store = ArtifactStore(url)
-for count in range(4):
-    assert store.write("step.lockstep", (letter + str(count)).encode() * 100_000, required=True)
+for count in itertools.count():
+    if count >= 4 and os.path.exists(enough):
+        break
+    data = (letter + str(count % 4)).encode() * 100_000
+    assert store.write("step.lockstep", data, required=True)
 """
 
 
@@ -61,10 +68,10 @@ def test_what_one_node_writes_another_reads(node, monkeypatch) -> None:
 
 def test_two_write_one_key_and_a_reader_sees_whole_artifacts_alone(node, monkeypatch) -> None:
     url = f"{URL}/b"
-    writers = []
+    writers, enough = [], node / "enough"
     for letter in "xy":
         env = {**os.environ, "LOCKSTEP_COPIES": str(node / letter)}
-        command = [sys.executable, "-c", WRITER, letter, url]
+        command = [sys.executable, "-c", WRITER, letter, url, str(enough)]
         writers.append(subprocess.Popen(command, cwd=ROOT, env=env, stderr=subprocess.PIPE))
     store, seen = ArtifactStore(url), set()
     while any(writer.poll() is None for writer in writers):
@@ -72,9 +79,10 @@ def test_two_write_one_key_and_a_reader_sees_whole_artifacts_alone(node, monkeyp
         if data is not None:
             assert data == data[:2] * 100_000
             seen.add(data[:2].decode())
+        if len(seen) > 1:
+            enough.touch()
     told = [writer.communicate()[1].decode() for writer in writers]
     assert [writer.returncode for writer in writers] == [0, 0], told
-    assert len(seen) > 1
     versions = {one.digest for one in store.kept()}
     assert versions == {digest_of(f"{x}{n}".encode() * 100_000) for x in "xy" for n in range(4)}
     store.drop(0)  # all are recent
@@ -124,3 +132,46 @@ def test_a_server_that_is_silent_or_gone_is_left_aside(node, tmp_path, monkeypat
     told = capsys.readouterr().err
     assert "LS230: the store " in told and f"at   {URL}" in told and "AWS_ENDPOINT_URL" in told
     assert store.read(NAME) == b"bytes"  # this node's copy
+
+
+@contextlib.contextmanager
+def failing(times: int) -> Iterator[tuple[str, list[str]]]:
+    """A server that fails so many requests and then knows of nothing; what it was asked."""
+    asked: list[str] = []
+
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(503 if len(asked) <= times else 200)
+            self.end_headers()
+            kind = "Error" if len(asked) <= times else "ListBucketResult"
+            self.wfile.write(f"<{kind}><Code>ServiceUnavailable</Code></{kind}>".encode())
+
+        def do_HEAD(self) -> None:
+            self.send_response(404)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}", asked
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize("times, told", [(3, 0), (9, 1)])
+def test_a_failed_request_is_made_again_and_draws_nothing(
+    node, monkeypatch, capsys, times: int, told: int
+) -> None:
+    with failing(times) as (endpoint, asked):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        monkeypatch.setattr("lockstep.fleet.objects.PAUSES_S", (0.01, 0.01, 0.01))
+        before = random.getstate()
+        assert ArtifactStore(URL).read(NAME) is None
+        assert random.getstate() == before, "the job's draws"
+        assert asked[:4] == 4 * asked[:1] and len(asked) == 5 - told
+    assert capsys.readouterr().err.count("the store fails: it was to list step") == told

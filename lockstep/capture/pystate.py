@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -77,10 +78,10 @@ class PythonState:
         changes = list(self._changes())
         if random.getstate() != self._random:
             random.setstate(self._random)
-            changes.append(Change("random", "a state of Python's generator", "another"))
+            changes.append(Change("random", "a state of Python's generator", _another()))
         if self._numpy is not None and not _same_draws(self._numpy, _numpy_state()):
             sys.modules["numpy.random"].set_state(self._numpy)
-            changes.append(Change("numpy.random", "a state of NumPy's generator", "another"))
+            changes.append(Change("numpy.random", "a state of NumPy's generator", _another()))
         return changes
 
     def refuse_changes(self) -> None:
@@ -135,6 +136,16 @@ class PythonState:
                     del mapping[key]
                 else:
                     mapping[key] = _thawed(old)
+
+
+def _another() -> str:
+    """What a generator's state became; who else may have drawn from it."""
+    mine = threading.current_thread()
+    others = [thread.name for thread in threading.enumerate() if thread is not mine]
+    if not others:
+        return "another"
+    shown = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
+    return f"another; or a thread drew meanwhile, one of {shown}: give it a generator of its own"
 
 
 def _numpy_state() -> tuple[Any, ...] | None:

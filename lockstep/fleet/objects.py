@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import queue
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -14,10 +15,12 @@ from lockstep.fleet.say import say, waits
 
 PIECE = 32 << 20  # bytes of one request
 SAY_S = 10.0
+PAUSES_S = (0.1, 0.5, 2.0)  # before a request that failed is made again
 _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs"}
 _EXTRAS = {"s3": "s3", "s3a": "s3"}
 _TIMES = ("LastModified", "last_modified", "mtime", "modified", "updated", "created")
 _NO_BUCKET = ("NoSuchBucket", "bucket does not exist")
+_LASTING = (FileNotFoundError, PermissionError, ImportError, ValueError, TypeError)
 _DENIED = ("AccessDenied", "Forbidden", "credentials", "InvalidAccessKeyId", "Signature")
 
 T = TypeVar("T")
@@ -110,8 +113,19 @@ class Objects:
 
             # One of our own: fsspec would share it by its arguments, whatever its credentials are.
             own = {"use_listings_cache": False, "skip_instance_cache": True}
-            self._known, self._root = url_to_fs(self.url, **own)
+            self._known, self._root = url_to_fs(self.url, **own, **_options(self.protocol))
         return self._known
+
+    def _again(self, ask: Callable[[Any], T]) -> T:
+        """Ask, and ask again after a failure that may pass."""
+        for pause in PAUSES_S:
+            try:
+                return ask(self._fs())
+            except Exception as error:
+                if isinstance(error, _LASTING) or _tells(error, _NO_BUCKET + _DENIED):
+                    raise
+            time.sleep(pause)
+        return ask(self._fs())
 
     def _within(
         self,
@@ -131,7 +145,7 @@ class Objects:
 
         def run() -> None:
             try:
-                answers.put((ask(self._fs()), None))
+                answers.put((self._again(ask), None))
             except BaseException as error:
                 answers.put((None, error))
 
@@ -211,6 +225,20 @@ class Objects:
             want=package,
             fix=f"pip install {named}, on every node",
         )
+
+
+def _options(protocol: str) -> dict[str, Any]:
+    """What a protocol's package is told beside the URL.
+
+    botocore draws its pauses from Python's generator, in a thread: the draws of the job, and the
+    step that is captured meanwhile, would see it. `_again` asks again instead.
+    """
+    if protocol not in ("s3", "s3a"):
+        return {}
+    from fsspec.config import conf
+
+    users = conf.get(protocol, {}).get("config_kwargs", {})
+    return {"config_kwargs": {**users, "retries": {"max_attempts": 0}}}
 
 
 def _found(root: str, row: dict[str, Any]) -> Found:
