@@ -18,7 +18,11 @@ def all_reduce(x: torch.Tensor, op: str, axis: str) -> torch.Tensor:
 
 
 def all_gather(x: torch.Tensor, size: int, axis: str) -> torch.Tensor:
-    """Start gathering every rank's `x` along dimension 0, in the order of the axis' coordinates."""
+    """Start gathering every rank's `x` along dimension 0, in the order of the axis' coordinates.
+
+    Scalars are gathered as rows of one: gloo refuses what has no dimension 0.
+    """
+    x = x if x.dim() else x.reshape(1)
     return _compat.functional_collectives().all_gather_into_tensor(x.contiguous(), size, axis)
 
 

@@ -67,6 +67,14 @@ def all_to_all(x: torch.Tensor) -> Any:
     return even, uneven, parts
 
 
+def of_scalars(x: torch.Tensor) -> Any:
+    loss, parts, other = x.sum(), [torch.empty(()) for _ in range(2)], torch.empty(())
+    dist.all_gather(parts, loss, group=dp)
+    dist.reduce_scatter(other, parts, group=tp)
+    dist.broadcast(loss, group=tp, group_src=1)
+    return loss, parts, other
+
+
 def functional_ones(x: torch.Tensor) -> Any:
     summed = functional.all_reduce(x, "sum", tp)
     gathered = functional.all_gather_tensor(x, 0, (mesh, 1))
@@ -102,7 +110,7 @@ def in_a_custom_backward(x: torch.Tensor) -> Any:
 
 
 STEPS = [
-    all_reduce, all_reduce_async, broadcast, all_gather, reduce_scatter, all_to_all,
+    all_reduce, all_reduce_async, broadcast, all_gather, reduce_scatter, all_to_all, of_scalars,
     functional_ones, with_gradients, in_a_custom_backward,
 ]  # fmt: skip
 

@@ -13,6 +13,7 @@ AXES = {
     "all_gather": ["tp", "dp"],
     "reduce_scatter": ["tp", "dp"],
     "all_to_all": ["tp", "dp", "tp"],
+    "of_scalars": ["dp", "tp", "tp"],
     "functional_ones": ["tp", "tp", "dp"],
     "with_gradients": ["tp", "tp"],
     "in_a_custom_backward": ["tp"],
