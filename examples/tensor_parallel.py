@@ -16,7 +16,12 @@ mesh = ls.mesh(dp=1, tp=-1)  # `tp` takes all ranks; of dp=2 each half trains on
 
 
 def main(
-    steps: int = 20, layers: int = 4, batch: int = 4, length: int = 64, lr: float = 1e-3
+    steps: int = 20,
+    layers: int = 4,
+    batch: int = 4,
+    length: int = 64,
+    lr: float = 1e-3,
+    backend: str = "inductor",
 ) -> None:
     config = llama.config("debug", layers=layers)
     torch.manual_seed(0)  # the same model on every rank: the plan cuts it
@@ -24,7 +29,7 @@ def main(
     model = llama_plan.parallelize(llama.Llama(config), mesh, plan)
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
 
-    @ls.compile(mesh=mesh, data=parallel.layout(model).data)
+    @ls.compile(mesh=mesh, data=parallel.layout(model).data, backend=backend)
     def train_step(model, optimizer, tokens, labels):
         loss = parallel.forward_backward(model, tokens, labels)
         parallel.reduce_grads(model)

@@ -471,6 +471,23 @@ def built_library(argtypes: list[str], source: str) -> str:
 
 
 @contextlib.contextmanager
+def libraries_checked(whole: Callable[[str], bool]) -> Iterator[None]:
+    """Inductor builds a library anew that is not whole: a file that is there counts as built, also
+    what a compiler left that was killed while it linked (codecache._worker_compile_cpp, 2.14.1)."""
+    from torch._inductor import codecache
+    from torch.utils._filelock import FileLock
+
+    def compile_cpp(lock_path: str, builders: Any) -> None:
+        with FileLock(lock_path, timeout=codecache.LOCK_TIMEOUT):
+            for builder in builders:
+                if not whole(builder.get_target_file_path()):
+                    builder.build()
+
+    with _replaced(codecache, _worker_compile_cpp=compile_cpp):
+        yield
+
+
+@contextlib.contextmanager
 def kernels_uncompiled() -> Iterator[None]:
     """Generate code whose kernels nobody compiles or tunes: what lowering makes is not run."""
     from torch._inductor.async_compile import AsyncCompile

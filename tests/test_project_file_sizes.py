@@ -28,7 +28,7 @@ def check_sizes(sizes: dict[str, int]) -> None:
 
 def test_the_package_is_made_of_small_files():
     sizes = {str(path.relative_to(PACKAGE)): lines(path) for path in package_files()}
-    assert sizes.pop(CATALOGUE) <= 1000
+    assert sizes.pop(CATALOGUE) <= 1100
     check_sizes({name: size for name, size in sizes.items() if size > 5})
 
 

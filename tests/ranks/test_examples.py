@@ -24,7 +24,7 @@ WANTED = {
     "check_megatron.py": ([], r"(?s)1\. .*one rank: the same.*2\. .*LS5\d\d: .*norm"),
     "wrong_gradient.py": ([], r"(?s)ls\.convert\(.*\(verified\).*3 of 3 parameters'"),
 }
-SMALL = ["--steps", "3", "--layers", "1"]
+SMALL = ["--steps", "3", "--layers", "1", "--backend", "graph"]  # the compiler has its own tests
 FEW = {"fully_sharded.py": SMALL, "tensor_parallel.py": SMALL}
 # The demo, which bench/demo.py runs; and what needs packages of its own, which `make bars` runs.
 BY_ITSELF = {"train_llama.py", "with_lightning.py", "with_ray.py"}

@@ -13,6 +13,7 @@ from lockstep.build.outputs import Split
 from lockstep.build.recompute import recomputed
 from lockstep.build.rewrite import Rewritten, rewrite
 from lockstep.build.settings import repeats
+from lockstep.build.whole import is_whole
 
 Repeats = dict[str, Any]
 
@@ -45,7 +46,8 @@ def lower_once(split: Split, fakes: list[Any]) -> tuple[Rewritten | None, Repeat
 
 def _of_one(gm: Any, fakes: list[Any], epilogue: str = "") -> Rewritten | None:
     try:
-        return rewrite(_compat.compile_to_python(gm, fakes), epilogue)
+        with _compat.libraries_checked(is_whole):
+            return rewrite(_compat.compile_to_python(gm, fakes), epilogue)
     except Exception as error:
         if _compat.is_nothing_to_compile(error):  # views and inputs alone: there is no kernel
             return None
