@@ -34,6 +34,7 @@ class Bar:
 
 
 NO_COMPILER, BAD_INPUT = "tests/ranks/test_nothing_compiles.py", "tests/ranks/test_bad_input.py"
+FINETUNE = "examples/finetune_hf_llama.py"
 TORCHRUN = "-m torch.distributed.run --standalone --nproc-per-node 2"
 BARS = [
     Bar("rank 0 builds, rank 1 loads; the loss ends below a bigram table's", "-m bench.demo"),
@@ -119,6 +120,7 @@ BARS = [
         "plain torch times out twice and trains wrongly once; the same three scripts, Lockstep",
         "-m tests.scenes",
     ),
+    Bar("a Llama of transformers, fine-tuned as it comes", f"{TORCHRUN} {FINETUNE}"),
     Bar("under Lightning Fabric as under torchrun", f"{TORCHRUN} examples/with_lightning.py"),
     Bar("under Ray Train as under torchrun", "examples/with_ray.py"),
     Bar("typed collectives cost what hand-written ones do, claims nothing", "bench/types_off.py"),
