@@ -18,7 +18,7 @@ from lockstep.build.program import Program
 
 CANARY = "lockstep_test_canary"
 _SINGS = f"import builtins\nbuiltins.{CANARY} = getattr(builtins, '{CANARY}', 0) + 1\n"
-_OWN = ("blobs", "backend", "requires", "code")
+_OWN = ("blobs", "backend", "requires", "code", "repeats")
 
 
 def sung() -> int:
@@ -97,6 +97,7 @@ def with_canaries(artifact: Artifact, seal: Callable[[bytes], bytes] | None = No
     program = Program(
         kept["backend"], text, libraries, kept["requires"],
         {digest: source.decode() for digest, source in sources.items()},
+        repeats=kept.get("repeats", {}),
     )  # fmt: skip
     return pack(told, program, blobs, seal)
 
