@@ -50,6 +50,11 @@ BARS = [
         "-m tests.bitwise --ranks 2 4",
         limit_s=3600,
     ),
+    Bar(
+        "each layout: graph as eager, inductor as its own compile, both as one process",
+        "-m tests.bitwise --all",
+        limit_s=5400,
+    ),
     Bar("uneven data train as one process would, jagged in one artifact", "-m tests.uneven"),
     Bar("a forgotten conversion is named at its line, its printed fix passes", "-m tests.flagship"),
     Bar(
