@@ -83,6 +83,7 @@ def test_two_write_one_key_and_a_reader_sees_whole_artifacts_alone(node, monkeyp
             enough.touch()
     told = [writer.communicate()[1].decode() for writer in writers]
     assert [writer.returncode for writer in writers] == [0, 0], told
+    assert len(seen) > 1
     versions = {one.digest for one in store.kept()}
     assert versions == {digest_of(f"{x}{n}".encode() * 100_000) for x in "xy" for n in range(4)}
     store.drop(0)  # all are recent
