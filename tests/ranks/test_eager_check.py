@@ -92,7 +92,7 @@ def test_a_lost_hook_is_named_by_its_parameter(torchrun: Torchrun, tmp_path: Pat
         tmp_path,
         "LS420: the captured graph of through_work does not do what through_work does",
         "at   model.down.weight.grad",
-        "other bits in 1 gradient(s): model.down.weight.grad",
+        "more than rounding in 1 gradient(s): model.down.weight.grad",
     )
     assert "missing" not in ended.texts[0] and "extra" not in ended.texts[0]
 
