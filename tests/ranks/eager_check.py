@@ -46,9 +46,7 @@ def batch(me: Here, number: int = 0) -> Tensor:
 
 
 def compiled(step: Any, **options: Any) -> Any:
-    return ls.compile(
-        step, **{"mesh": mesh, "backend": "graph", "check": "off", "eager_check": "on", **options}
-    )
+    return ls.compile(step, **{"mesh": mesh, "backend": "graph", "check": "off", **options})
 
 
 # ---- nothing is lost -----------------------------------------------------------------------------
