@@ -60,6 +60,7 @@ def against(got: Tensors, eager: Tensors, again: Tensors) -> dict[str, Any]:
         "equal": not odd,
         "repeats": not noise,
         "close": got.keys() == eager.keys() and largest(got, eager) <= 4 * largest(eager, again),
+        "off": apart(got, eager),
         "told": f"unlike eager: {', '.join(odd[:4])} ({len(odd)} of {len(eager)})" if odd else "",
     }
 
@@ -75,6 +76,13 @@ def largest(one: Tensors, other: Tensors) -> float:
     """The largest difference of a value."""
     pairs = [(one[n], other[n]) for n in one.keys() & other.keys() if one[n].numel()]
     return max(float((a.double() - b.double()).abs().max()) for a, b in pairs)
+
+
+def apart(one: Tensors, other: Tensors) -> float:
+    """How large all differences are together, beside what they are differences of."""
+    pairs = [(one[n].double(), other[n].double()) for n in one.keys() & other.keys()]
+    far = sum(float((a - b).square().sum()) for a, b in pairs)
+    return float((far / (sum(float(b.square().sum()) for _, b in pairs) or 1.0)) ** 0.5)
 
 
 def compared(program: Program) -> dict[str, Any]:
