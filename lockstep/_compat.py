@@ -101,6 +101,11 @@ def trace_event(name: str, text: str) -> None:
 # -- tracing (torch 2.14) --------------------------------------------------------------------------
 
 
+def is_compiled(function: Any) -> bool:
+    """Whether torch.compile has made a function; what it was made of is its `__wrapped__`."""
+    return hasattr(function, "_torchdynamo_orig_callable")
+
+
 def current_autograd_node() -> Any:
     """The autograd node whose backward is running, or None: charges backward ops to a line."""
     return torch._C._current_autograd_node()

@@ -247,10 +247,38 @@ def scaled(x: torch.Tensor, factor: float = 2.0) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    "step", [functools.partial(scaled, factor=4.0), Scaled(), Scaled().__call__, ls.compile(scaled)]
+    "step", [functools.partial(scaled, factor=4.0), Scaled(), Scaled().__call__, ls.compile(scaled), torch.compile(scaled)]
 )
 def test_any_callable_is_checked(step):
     assert ls.check(step, lambda mesh: torch.ones(2), mesh={"tp": 2}).ok
+
+
+def decorated(reduces: bool) -> Callable[..., torch.Tensor]:
+    """A step that is made of a loss by a decorator, which copies its name and all that."""
+
+    def own(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return model(x).square().mean()
+
+    @functools.wraps(own)
+    def step(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        loss = ls.loss(own(model, x), dp="mean")
+        loss.backward()
+        if reduces:
+            ls.reduce_grads(model, dp="mean")
+        return loss
+
+    return step
+
+
+def test_what_a_decorator_does_is_checked_and_not_what_it_wraps_alone():
+    def make(mesh: Any) -> Any:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 2)
+        return model, torch.randn(3, 4, generator=torch.Generator().manual_seed(mesh.get_rank()))
+
+    assert ls.check(decorated(True), make, mesh={"dp": 2}, data="dp").ok
+    wrong = ls.check(decorated(False), make, mesh={"dp": 2}, data="dp", repair_s=0)
+    assert [finding.code for finding in wrong.findings] == ["LS514"]
 
 
 def test_what_is_no_step_is_told():

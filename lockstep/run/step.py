@@ -369,8 +369,9 @@ def compile(
             the manifest, and an artifact that was checked less than asked for is built again.
         eager_check: "on": before a program is built, all ranks run the step once as it is and its
             captured graph once, on this call's arguments, and compare: collectives by axis, and all
-            that either leaves, bit by bit. What differs refuses the program on every rank. What the
-            call may change, and random streams, are put back; what it prints or logs is left out.
+            that either leaves, bit by bit. What differs by more than rounding explains refuses the
+            program on every rank; what rounding explains is told, and kept in the manifest. What
+            the call may change, and random streams, are put back; what it prints is left out.
             "off": it is not compared, which the manifest says, and each start.
         pending: axis -> "ddp mean", "ddp sum", "mean" or "sum": what something after the step does
             to the gradients, as DDP's hook, or the last of several accumulation steps.
