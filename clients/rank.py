@@ -89,7 +89,8 @@ def compared(program: Program) -> dict[str, Any]:
     """A program's step as compiled, then as it is, twice; or how it was refused."""
     begin, mesh = time.monotonic(), ls.mesh("cpu", **program.mesh)
     words: dict[str, Any] = dict(mesh=mesh, data=program.data or None, backend="graph")
-    compiled: Any = ls.compile(**words, dynamic=program.dynamic)(program.step)
+    words |= dict(eager_check="on", dynamic=program.dynamic)
+    compiled: Any = ls.compile(**words)(program.step)
     try:
         got = run(program, mesh, compiled)
     except LockstepError as error:

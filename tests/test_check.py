@@ -247,7 +247,14 @@ def scaled(x: torch.Tensor, factor: float = 2.0) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    "step", [functools.partial(scaled, factor=4.0), Scaled(), Scaled().__call__, ls.compile(scaled), torch.compile(scaled)]
+    "step",
+    [
+        functools.partial(scaled, factor=4.0),
+        Scaled(),
+        Scaled().__call__,
+        ls.compile(scaled),
+        torch.compile(scaled),
+    ],
 )
 def test_any_callable_is_checked(step):
     assert ls.check(step, lambda mesh: torch.ones(2), mesh={"tp": 2}).ok

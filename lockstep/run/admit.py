@@ -238,8 +238,6 @@ def tell_unchecked(name: str, options: Options, here: Session) -> None:
     """Say, once at start and on rank 0, what of a step is not checked as it asks for."""
     if options.check == "off" and here.rank == 0:
         here.say(f"check='off': the gradients of {name} are not checked")
-    if options.eager_check == "off" and here.rank == 0:
-        here.say(f"eager_check='off': the graph of {name} is not compared with the step itself")
 
 
 @contextlib.contextmanager

@@ -40,7 +40,7 @@ class Options:
     dynamic: tuple[Size, ...] = ()
     outside: str = "error"  # what a size outside of `dynamic` does
     check: str = "types"
-    eager_check: str = "on"
+    eager_check: str = "off"
     pending: Mapping[str, str] = field(default_factory=dict)
     roles: tuple[str, ...] = ()
     guard: Callable[[], int | str] | bool = False

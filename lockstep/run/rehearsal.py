@@ -31,7 +31,7 @@ from lockstep.run.variant import Variant
 
 _NOTE = (
     "lockstep: raised while {} ran beside its captured graph, before a program is built; where it "
-    'runs out of memory by that alone, ls.compile(eager_check="off") leaves it out'
+    'runs out of memory by that alone, leave out ls.compile(eager_check="on")'
 )
 
 Keep = Callable[[Any, Call, State], Values]

@@ -319,7 +319,7 @@ def compile(
     on_new_shape: str | None = None,
     dynamic: Mapping[str, Mapping[int, tuple[int, int]]] | None = None,
     check: str = "types",
-    eager_check: str = "on",
+    eager_check: str = "off",
     pending: Mapping[str, str] | None = None,
     roles: str | tuple[str, ...] | None = None,
     guard: bool | Callable[[], int | str] = False,
@@ -336,7 +336,7 @@ def compile(
     on_new_shape: str | None = None,
     dynamic: Mapping[str, Mapping[int, tuple[int, int]]] | None = None,
     check: str = "types",
-    eager_check: str = "on",
+    eager_check: str = "off",
     pending: Mapping[str, str] | None = None,
     roles: str | tuple[str, ...] | None = None,
     guard: bool | Callable[[], int | str] = False,
@@ -372,7 +372,7 @@ def compile(
             that either leaves, bit by bit. What differs by more than rounding explains refuses the
             program on every rank; what rounding explains is told, and kept in the manifest. What
             the call may change, and random streams, are put back; what it prints is left out.
-            "off": it is not compared, which the manifest says, and each start.
+            "off", the default: it is not compared, which the manifest says.
         pending: axis -> "ddp mean", "ddp sum", "mean" or "sum": what something after the step does
             to the gradients, as DDP's hook, or the last of several accumulation steps.
         roles: the axis or axes along which ranks run other programs, as the stages of a pipeline.

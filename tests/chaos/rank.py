@@ -14,7 +14,7 @@ strikes = Strikes.here()
 mesh = ls.mesh("cpu", dp=-1)
 
 
-@ls.compile(mesh=mesh, data="dp", backend="graph", check="off", eager_check="off")
+@ls.compile(mesh=mesh, data="dp", backend="graph", check="off")
 def train_step(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
     """Reduces its gradients, so that every rank waits for all others."""
     loss = ls.loss(model(x).square().mean(), dp="mean")

@@ -46,7 +46,9 @@ def batch(me: Here, number: int = 0) -> Tensor:
 
 
 def compiled(step: Any, **options: Any) -> Any:
-    return ls.compile(step, **{"mesh": mesh, "backend": "graph", "check": "off", **options})
+    return ls.compile(
+        step, **{"mesh": mesh, "backend": "graph", "check": "off", "eager_check": "on", **options}
+    )
 
 
 # ---- nothing is lost -----------------------------------------------------------------------------

@@ -17,7 +17,7 @@ restart = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 mesh = ls.mesh("cpu", dp=-1)
 
 
-@ls.compile(mesh=mesh, data="dp", backend="graph", eager_check="off")
+@ls.compile(mesh=mesh, data="dp", backend="graph")
 def train_step(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
     loss = ls.loss(model(x).square().mean(), dp="mean")
     loss.backward()
