@@ -27,8 +27,8 @@ from rich.table import Table
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # run as a script
 
-from bench.measure import spread
-from lockstep.report.job import run_job
+from bench.measure import spread  # noqa: E402
+from lockstep.report.job import run_job  # noqa: E402
 
 PLAIN = "Lockstep, no passes"
 TORCH, OURS, GRAPH, EAGER = "torch.compile", "Lockstep, inductor", "Lockstep, graph", "eager"

@@ -48,8 +48,7 @@ def pack_bundle(
     for name in sorted(artifacts):
         one = Artifact.from_bytes(artifacts[name], name)
         rows.append({"name": name, "step": one.manifest.get("step", ""), "digest": one.digest})
-    manifest = {"artifacts": rows, "blobs": format.table_of(artifacts)}
-    return format.encode(format.BUNDLE, manifest, artifacts, seal or sealer())
+    return format.encode(format.BUNDLE, {"artifacts": rows}, artifacts, seal or sealer())
 
 
 def read_bundle(data: bytes, source: str = "<bytes>") -> dict[str, bytes]:
