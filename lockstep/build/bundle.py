@@ -50,8 +50,7 @@ def pack_bundle(
         row = {"name": name, "step": one.manifest.get("step", ""), "digest": one.digest}
         role = one.manifest.get("fingerprint", {}).get("options role")
         rows.append(row | ({"role": role} if role else {}))
-    manifest = {"artifacts": rows, "blobs": format.table_of(artifacts)}
-    return format.encode(format.BUNDLE, manifest, artifacts, seal or sealer())
+    return format.encode(format.BUNDLE, {"artifacts": rows}, artifacts, seal or sealer())
 
 
 def read_bundle(data: bytes, source: str = "<bytes>") -> dict[str, bytes]:

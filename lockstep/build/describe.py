@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from lockstep.build import stored
 from lockstep.build.inspect import Inspected, inspect, size_text
 from lockstep.capture.ranges import Size, readable
 
@@ -230,8 +231,14 @@ def check_rows(check: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _blobs(blobs: list[dict[str, Any]]) -> str:
-    rows = [(row["name"], size_text(row["size"]), row["sha256"][:16]) for row in blobs]
+    rows = [
+        (row["name"], size_text(row["size"]), _in_file(row), row["sha256"][:16]) for row in blobs
+    ]
     return _table("blobs", rows)
+
+
+def _in_file(row: stored.Row) -> str:
+    return "" if row["stored"] == stored.RAW else f"deflated to {size_text(row['stored_size'])}"
 
 
 def _fields(title: str, fields: dict[str, Any]) -> str:

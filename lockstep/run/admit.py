@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gzip
-import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -179,9 +177,7 @@ class Build:
         }
         if not tells:
             return pack(manifest, program).to_bytes()
-        # A line for each node of the whole graph: what grows most with depth, and packs well.
-        lines = gzip.compress(json.dumps(graph.source_map(), indent=0).encode(), mtime=0)
-        extra = {"source_map.json.gz": lines, BLOB: packed_table(graph.table, *types)}
+        extra = {BLOB: packed_table(graph.table, *types)}
         return pack(manifest, program, extra).to_bytes()
 
     @property
