@@ -26,6 +26,7 @@ _TOLD = {
     "fingerprint",
     "contract",
     "schedule",
+    "messages",
     "check",
     "eager",
     "compared",
@@ -59,7 +60,8 @@ def describe(path: str | os.PathLike[str]) -> str:
     manifest = seen.manifest
     if seen.artifacts:
         rows = [
-            (one.name, size_text(one.size), one.digest[:16], one.step) for one in seen.artifacts
+            (one.name, size_text(one.size), one.digest[:16], f"{one.step} {one.role}".strip())
+            for one in seen.artifacts
         ]
         return printable("\n\n".join(["\n".join(seen.head()), _table("artifacts", rows)]))
     parts = [
@@ -67,6 +69,7 @@ def describe(path: str | os.PathLike[str]) -> str:
         _requires(manifest.get("requires", {})),
         _contract(manifest.get("contract", {})),
         _schedule(manifest.get("schedule", [])),
+        _messages(manifest.get("messages", [])),
         _check(manifest.get("check", {})),
         _eager(manifest.get("eager", {})),
         _blobs(manifest["blobs"]),
@@ -183,6 +186,20 @@ def _schedule(schedule: list[dict[str, Any]]) -> str:
         for item in schedule
     ]
     return _table("collectives", rows)
+
+
+def _messages(messages: list[dict[str, Any]]) -> str:
+    rows = [
+        (
+            item["op"],
+            item["axis"],
+            f"{'to' if item['op'] == 'send' else 'from'} {item['place']:+d}",
+            _type(item),
+            item["line"],
+        )
+        for item in messages
+    ]
+    return _table("messages", rows)
 
 
 def _check(check: dict[str, Any]) -> str:

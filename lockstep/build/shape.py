@@ -58,6 +58,8 @@ _EAGER = {
     "seconds": float,
 }
 _CALL = {"op": str, "axis": str, "shape": _SIZES, "dtype": str, "phase": str, "line": (str, None)}
+_MESSAGE = {"op!": frozenset({"send", "recv"}), "axis!": str, "place!": int, "number!": _COUNT}
+_MESSAGE |= {"shape!": _SIZES, "dtype!": str, "line!": str}
 STEP = {
     "backend!": str,
     "requires!": _REQUIRES,
@@ -67,6 +69,7 @@ STEP = {
     "fingerprint": {"*": ...},
     "contract": _CONTRACT,
     "schedule": [_CALL],
+    "messages": [_MESSAGE],
     "check": _CHECK,
     "eager": _EAGER,
     "built": {"time": _TIME, "rank": _COUNT, "world": _COUNT, "seconds": {"*": float}},

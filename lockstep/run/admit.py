@@ -25,6 +25,7 @@ from lockstep.capture.checking import Checking
 from lockstep.capture.early import Early
 from lockstep.capture.graph import StepGraph
 from lockstep.capture.ranges import Size
+from lockstep.capture.sent import messages_of
 from lockstep.capture.trees import tree_of
 from lockstep.errors import ArtifactError
 from lockstep.fleet.obtain import Obtained
@@ -160,12 +161,14 @@ class Build:
         """
         here, checked = self.here, dict(checked)
         types = checked.pop("types", {}), checked.pop("cotangents", {})
+        sent = messages_of(graph.gm)
         manifest = {
             "step": self.step.name,
             "fingerprint": self.wanted,
             "contract": graph.contract() | ({} if tells else {"emits": []}),
             "schedule": (after.graph if after else graph).schedule,
             **({"passes": after.told} if after and after.told else {}),
+            **({"messages": sent} if sent else {}),
             "nodes": len(graph.gm.graph.nodes),
             "check": checked,
             "eager": self.eager,

@@ -25,7 +25,7 @@ from lockstep.run.key import Bound, contract
 from lockstep.run.modes import ON, instead, mode
 from lockstep.run.options import Options, options
 from lockstep.run.replicas import Replicas
-from lockstep.run.roles import Meeting, scope_of
+from lockstep.run.roles import Meeting, refuse_unanswered, scope_of
 from lockstep.run.session import Session, session
 from lockstep.run.trial import Trial
 from lockstep.run.variant import Variant
@@ -215,7 +215,9 @@ class CompiledStep:
         self._contracts[name] = words
         self._asked.append(asked)
         if meeting is not None:
-            meeting.end(self.name)
+            meeting.end(self.name, self.mesh, variant.messages)
+        elif not self.options.roles:
+            refuse_unanswered(variant.messages, self.mesh)
         return variant
 
     def _meeting(self, here: Session) -> Meeting | None:
