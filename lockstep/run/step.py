@@ -26,7 +26,7 @@ from lockstep.run.key import Bound, contract
 from lockstep.run.modes import ON, instead, mode
 from lockstep.run.options import Options, options
 from lockstep.run.replicas import Replicas
-from lockstep.run.roles import Meeting, scope_of
+from lockstep.run.roles import Meeting, refuse_unanswered, scope_of
 from lockstep.run.session import Session, session
 from lockstep.run.trial import Trial
 from lockstep.run.variant import Variant
@@ -222,7 +222,9 @@ class CompiledStep:
         self._contracts[name] = words
         self._asked.append(asked)
         if meeting is not None:
-            meeting.end(self.name)
+            meeting.end(self.name, self.mesh, variant.messages)
+        elif not self.options.roles:
+            refuse_unanswered(variant.messages, self.mesh)
         return variant
 
     def _meeting(self, here: Session) -> Meeting | None:
@@ -281,6 +283,7 @@ class CompiledStep:
                 "data": list(self.options.data),
                 "pending": dict(self.options.pending),
                 "said": said_of_parameters(bound.state, self.mesh),
+                **({"passes": dict(self.options.passes)} if self.options.passes else {}),
                 **({"role": self.scope.name} if self.scope is not None else {}),
             },
         )
@@ -330,6 +333,7 @@ def compile(
     pending: Mapping[str, str] | None = None,
     roles: str | tuple[str, ...] | None = None,
     guard: bool | Callable[[], int | str] = False,
+    passes: Mapping[str, bool | int] | None = None,
 ) -> Callable[[Callable[P, T]], Callable[P, T]]: ...
 
 
@@ -347,6 +351,7 @@ def compile(
     pending: Mapping[str, str] | None = None,
     roles: str | tuple[str, ...] | None = None,
     guard: bool | Callable[[], int | str] = False,
+    passes: Mapping[str, bool | int] | None = None,
 ) -> Any:
     """Make a step that one rank compiles and every rank runs.
 
@@ -388,6 +393,10 @@ def compile(
             all-reduce in a group of its own; where it is not, StepMismatch is raised on all of
             them. Calls are told apart by step, variant and count; a function that gives the loop's
             own number, as `lambda: state.step`, sees a rank that has left out a batch, too.
+        passes: pass over the captured graph -> False, True, or the bytes that it may use. "bucket":
+            collectives of one axis go together; "overlap": they start early and are waited for
+            late. These two keep every bit, and "inductor" has them by itself. "bucket_wide": sums
+            over more than two ranks go together, too, whose bits may then be others.
 
     Returns:
         A callable like the step. Its first call of each variant is collective over all ranks.
@@ -413,6 +422,7 @@ def compile(
         pending=pending,
         roles=roles,
         guard=guard,
+        passes=passes,
     )
 
     def wrap(step: Callable[..., Any]) -> CompiledStep:

@@ -34,6 +34,7 @@ class Variant:
     ) -> None:
         self.name, self.digest = name, artifact.digest
         self.checked: dict[str, Any] = artifact.manifest.get("check", {})
+        self.messages: list[dict[str, Any]] = artifact.manifest.get("messages", [])
         self._program = program
         contract = artifact.manifest["contract"]
         self.guards = Guards(contract)
