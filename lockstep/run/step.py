@@ -276,6 +276,7 @@ class CompiledStep:
                 "data": list(self.options.data),
                 "pending": dict(self.options.pending),
                 "said": said_of_parameters(bound.state, self.mesh),
+                **({"passes": dict(self.options.passes)} if self.options.passes else {}),
                 **({"role": self.scope.name} if self.scope is not None else {}),
             },
         )
@@ -325,6 +326,7 @@ def compile(
     pending: Mapping[str, str] | None = None,
     roles: str | tuple[str, ...] | None = None,
     guard: bool | Callable[[], int | str] = False,
+    passes: Mapping[str, bool | int] | None = None,
 ) -> Callable[[Callable[P, T]], Callable[P, T]]: ...
 
 
@@ -342,6 +344,7 @@ def compile(
     pending: Mapping[str, str] | None = None,
     roles: str | tuple[str, ...] | None = None,
     guard: bool | Callable[[], int | str] = False,
+    passes: Mapping[str, bool | int] | None = None,
 ) -> Any:
     """Make a step that one rank compiles and every rank runs.
 
@@ -383,6 +386,10 @@ def compile(
             all-reduce in a group of its own; where it is not, StepMismatch is raised on all of
             them. Calls are told apart by step, variant and count; a function that gives the loop's
             own number, as `lambda: state.step`, sees a rank that has left out a batch, too.
+        passes: pass over the captured graph -> False, True, or the bytes that it may use. "bucket":
+            collectives of one axis go together; "overlap": they start early and are waited for
+            late. These two keep every bit, and "inductor" has them by itself. "bucket_wide": sums
+            over more than two ranks go together, too, whose bits may then be others.
 
     Returns:
         A callable like the step. Its first call of each variant is collective over all ranks.
@@ -408,6 +415,7 @@ def compile(
         pending=pending,
         roles=roles,
         guard=guard,
+        passes=passes,
     )
 
     def wrap(step: Callable[..., Any]) -> CompiledStep:
