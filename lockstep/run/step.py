@@ -21,6 +21,7 @@ from lockstep.run.asking import Asking
 from lockstep.run.audit import audit
 from lockstep.run.call_guard import CallGuard, guard_of, name_of_call
 from lockstep.run.dynamic import Dynamic, Loose
+from lockstep.run.first import FirstCalls
 from lockstep.run.key import Bound, contract
 from lockstep.run.modes import ON, instead, mode
 from lockstep.run.options import Options, options
@@ -65,6 +66,7 @@ class CompiledStep:
         # The n-th step of a name is the n-th on every rank, for the keys that ranks meet under.
         count = _names[self.step.name] = _names.get(self.step.name, 0) + 1
         self.name = self.step.name if count == 1 else f"{self.step.name}#{count}"
+        self._first = FirstCalls(self.name)
 
     def __get__(self, owner: Any, kind: Any = None) -> Any:
         """As a method: the object it is called on is its first argument."""
@@ -86,6 +88,9 @@ class CompiledStep:
         bound = self.bind(call)
         self._calls += 1
         here = session()
+        if bound.state.wrappers and self._first.wait(call, bound):
+            as_it_is = functools.partial(self.step.function, *args, **kwargs)
+            return self._first.run(here, as_it_is, call, bound, self._replicas)
         variant = self._variant(here, call, bound)
         # Lone votes are judged by it.
         here.fleet.call(self.name, variant.name, self._calls, self.scope)
@@ -168,7 +173,9 @@ class CompiledStep:
             asked = {name: words[name] for name in (*call.names, "argument tree")}
             self._refuse_new(asked, words)
             wanted = self.fingerprint(call, bound, words)
-            replicas = self._replicas(bound) if not self._votes else None
+            replicas = None
+            if not self._votes:
+                replicas = self._first.replicas or self._replicas(bound)
         meeting, tools = self._meeting(here), toolchain(self.options.backend)
         if meeting is not None:
             meeting.begin(wanted, tools)
