@@ -8,6 +8,7 @@ import os
 import struct
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
@@ -46,16 +47,26 @@ def test_round_trip_and_one_spelling() -> None:
 def test_bytes_are_where_the_documentation_says() -> None:
     data = tiny().to_bytes()
     magic, version, length = struct.unpack_from("<8sII", data)
-    assert (magic, version) == (b"\x89LOCKSTP", 2)
+    assert (magic, version) == (b"\x89LOCKSTP", 3)
     assert data[48:144] == bytes(96)
-    text = data[144 : 144 + length]
-    assert data[16:48] == hashlib.sha256(text).digest()
+    stream = data[144 : 144 + length]
+    assert data[16:48] == hashlib.sha256(stream).digest()
     start = (144 + length + 63) // 64 * 64
-    for row in json.loads(text)["blobs"]:
-        blob = data[start + row["offset"] :][: row["size"]]
+    ways = {}
+    for row in json.loads(zlib.decompress(stream))["blobs"]:
+        size, digest = row["size"], row["sha256"]
+        if row["stored"] == "zlib":
+            held = data[start + row["offset"] :][: row["stored_size"]]
+            plain = zlib.decompress(held)
+            assert (len(plain), hashlib.sha256(plain).hexdigest()) == (size, digest)
+            size, digest = row["stored_size"], row["stored_sha256"]
+        blob = data[start + row["offset"] :][:size]
         assert row["offset"] % 64 == 0
-        assert hashlib.sha256(blob).hexdigest() == row["sha256"]
-    assert start + row["offset"] + row["size"] == len(data)
+        assert hashlib.sha256(blob).hexdigest() == digest
+        ways[row["name"]] = row["stored"]
+    assert start + row["offset"] + size == len(data)
+    texts = ("empty", "program.code", "program.py", "source_map.json")
+    assert ways == {"kernels/ab12.so": "raw"} | dict.fromkeys(texts, "zlib")
 
 
 def test_every_flipped_bit_is_found() -> None:
@@ -88,9 +99,12 @@ def test_any_blobs_round_trip(blobs: dict[str, bytes]) -> None:
 
 @given(st.binary(max_size=300))
 def test_arbitrary_bytes_are_refused_and_nothing_else(data: bytes) -> None:
-    for lead in (b"", b"\x89LOCKSTP", b"\x89LOCKSTP\x02\0\0\0"):
+    for lead in (b"", b"\x89LOCKSTP", b"\x89LOCKSTP\x03\0\0\0"):
         with pytest.raises(ArtifactError):
             Artifact.from_bytes(lead + data)
+
+
+STREAM = zlib.compress(b"x", 9)
 
 
 def forged(manifest: object, blobs: bytes = b"") -> bytes:
@@ -100,19 +114,29 @@ def forged(manifest: object, blobs: bytes = b"") -> bytes:
         if isinstance(manifest, bytes)
         else json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()
     )
-    digest = hashlib.sha256(text).digest()
-    head = struct.pack("<8sII32s96s", b"\x89LOCKSTP", 2, len(text), digest, bytes(96)) + text
+    stream = zlib.compress(text, 9)
+    digest = hashlib.sha256(stream).digest()
+    head = struct.pack("<8sII32s96s", b"\x89LOCKSTP", 3, len(stream), digest, bytes(96)) + stream
     return head + bytes(-len(head) % 64) + blobs
 
 
 def row(**changed: object) -> dict[str, object]:
     sha256 = hashlib.sha256(b"x").hexdigest()
-    return {"name": "a", "offset": 0, "size": 1, "sha256": sha256} | changed
+    plain = {"name": "a.so", "offset": 0, "size": 1, "sha256": sha256, "stored": "raw"}
+    return plain | changed
+
+
+def text_row(**changed: object) -> dict[str, object]:
+    """Of a blob that inflates to "x"."""
+    told = {"stored_size": len(STREAM), "stored_sha256": hashlib.sha256(STREAM).hexdigest()}
+    return row(name="a", stored="zlib", **told) | changed
 
 
 def test_a_forged_file_can_be_sound() -> None:
     sound = {"backend": "graph", "requires": {}, "blobs": [row()]}
     assert read_manifest(forged(sound, b"x"))["blobs"] == [row()]
+    sound["blobs"] = [text_row()]
+    assert read_manifest(forged(sound, STREAM))["blobs"] == [text_row()]
 
 
 @pytest.mark.parametrize(
@@ -124,8 +148,8 @@ def test_a_forged_file_can_be_sound() -> None:
         (b"\xff", "not JSON"),
         (b"[" * 100_000, "brackets that do not close"),
         ({}, "unsound table"),
-        ({"blobs": [row(name="../a")]}, "unsound table"),
-        ({"blobs": [row(name="/a")]}, "unsound table"),
+        ({"blobs": [row(name="../a.so")]}, "unsound table"),
+        ({"blobs": [row(name="/a.so")]}, "unsound table"),
         ({"blobs": [row(size=-1)]}, "unsound table"),
         ({"blobs": [row(size=True)]}, "unsound table"),
         ({"blobs": [row(size=1 << 60)]}, "unsound table"),
@@ -134,9 +158,17 @@ def test_a_forged_file_can_be_sound() -> None:
         ({"blobs": [row()]}, "manifest.backend is missing"),
         ({"blobs": [row(size=2)]}, "cut short"),
         (
-            {"blobs": [row(size=7 << 30), row(name="b", offset=7 << 30, size=2 << 30)]},
+            {"blobs": [row(size=7 << 30), row(name="b.so", offset=7 << 30, size=2 << 30)]},
             "over the limit",
         ),
+        ({"blobs": [row(stored="zlib")]}, "unsound table"),
+        ({"blobs": [row(stored=["raw"])]}, "unsound table"),
+        ({"blobs": [row(name="a")]}, "unsound table"),
+        ({"blobs": [text_row(stored="raw")]}, "unsound table"),
+        ({"blobs": [text_row(stored_size=None)]}, "unsound table"),
+        ({"blobs": [text_row(stored_sha256="x")]}, "unsound table"),
+        ({"blobs": [text_row(size=(256 << 20) + 1)]}, "inflate to more than the limit"),
+        ({"blobs": [text_row(), row(name="b.so", offset=64, size=0)]}, "cut short"),
     ],
 )
 def test_forged_manifests_are_refused(manifest: object, said: str) -> None:
@@ -148,7 +180,7 @@ def test_limits_hold_before_anything_is_read(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(the_format, "MAX_BLOBS", 0)
     with pytest.raises(ArtifactError, match="at most 0 of"):
         Artifact.from_bytes(forged({"blobs": [row()]}, b"x"))
-    huge = struct.pack("<8sII32s", b"\x89LOCKSTP", 2, 0xFFFFFFFF, bytes(32)) + bytes(100)
+    huge = struct.pack("<8sII32s", b"\x89LOCKSTP", 3, 0xFFFFFFFF, bytes(32)) + bytes(100)
     with pytest.raises(ArtifactError, match="a changed manifest length"):
         Artifact.from_bytes(huge)
 
@@ -161,13 +193,13 @@ def test_messages_name_source_got_and_wanted() -> None:
     lines = str(caught.value).splitlines()
     assert lines[0] == "LS210: changed bytes in source_map.json"
     assert lines[1] == "  at   runs/step.lockstep"
-    assert lines[3] == f"  want {hashlib.sha256(b'{}').hexdigest()}"
+    assert lines[3] == f"  want {hashlib.sha256(zlib.compress(b'{}', 9)).hexdigest()}"
     assert lines[4].startswith("  fix  build it again")
-    newer = tiny().to_bytes().replace(b"STP\x02", b"STP\x03", 1)
+    older = tiny().to_bytes().replace(b"STP\x03", b"STP\x02", 1)
     with pytest.raises(ArtifactError) as caught:
-        Artifact.from_bytes(newer)
+        Artifact.from_bytes(older)
     assert str(caught.value) == (
-        "LS210: another format version\n  at   <bytes>\n  got  format 3\n  want format 2\n"
+        "LS210: another format version\n  at   <bytes>\n  got  format 2\n  want format 3\n"
         "  fix  use the Lockstep that built it, or build it again with this one"
     )
     with pytest.raises(ArtifactError, match="not a Lockstep artifact"):

@@ -49,10 +49,10 @@ def shown(tmp_path: Path) -> str:
 
 def test_the_whole_text(tmp_path: Path) -> None:
     lines = shown(tmp_path).splitlines()
-    assert lines[0].startswith("step.lockstep: verified, ") and lines[0].endswith(", format 2")
+    assert lines[0].startswith("step.lockstep: verified, ") and lines[0].endswith(", format 3")
     assert lines[1].startswith("  sha256    ") and len(lines[1].split()[1]) == 64
     assert lines[2] == "  signed    by nobody"
-    blobs = ("  program.code  ", "  program.py    16 bytes  ")
+    blobs = ("  program.code  ", "  program.py    16 bytes   deflated to 24 bytes  ")
     assert [next((b for b in blobs if line.startswith(b)), line) for line in lines[3:]] == [
         "  step      train_step, back end graph, 12 nodes",
         "  built     1970-01-01 00:00:00 UTC, by rank 0 of 2, capture 1.0 s, lower 2.0 s",

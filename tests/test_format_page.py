@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from lockstep.build import format, manifest, shape
+from lockstep.build import format, manifest, shape, stored
 from lockstep.build.artifact import pack
 from lockstep.build.bundle import Bundle, is_bundle, pack_bundle, read_bundle
 from lockstep.build.program import Program
@@ -46,6 +46,7 @@ def test_offsets_and_sizes_are_those_of_the_page():
 def test_limits_are_those_of_the_page():
     numbers = {int(n) for n in re.findall(r"\d+", PAGE.partition("## Limits")[2][:600])}
     limits = {manifest.MAX_BYTES >> 20, manifest.MAX_VALUES, manifest.MAX_DEPTH}
+    limits |= {stored.MAX_INFLATED >> 20}
     assert limits | {format.MAX_BLOBS, format.MAX_TOTAL >> 30} <= numbers
     assert f"at most {format.MAX_NAME} of them" in PAGE
 
@@ -82,8 +83,20 @@ def test_brackets_in_strings_nest_nothing():
     assert manifest.parse(manifest.canonical(value)) == value
 
 
+def test_how_a_blob_is_stored_is_told_by_the_page():
+    row, stream = stored.laid("program.py", b"x = 1", 0)
+    for key in row:
+        assert f"`{key}`" in PAGE
+    assert f"zlib stream (RFC 1950) of level {stored.LEVEL}" in PAGE
+    assert f"begins with `{stream[:2].hex(' ').upper()}`" in PAGE
+    for name in ("a.so", "a.cubin", "a.lockstep"):
+        assert stored.way_of(name) == "raw" and f"`{name[1:]}`" in PAGE
+
+
 def test_a_bundle_gives_each_artifact_by_its_name(tmp_path):
     datas = {"b.lockstep": one(), "a.lockstep": one("evaluate")}
+    stage = {"step": "train", "fingerprint": {"options role": "pp=1"}}
+    datas["c.lockstep"] = pack(stage, PROGRAM).to_bytes()
     data = pack_bundle(datas)
     assert data == pack_bundle(dict(reversed(datas.items())))
     assert read_bundle(data) == datas
@@ -91,13 +104,15 @@ def test_a_bundle_gives_each_artifact_by_its_name(tmp_path):
     path.write_bytes(data)
     with path.open("rb") as stream:
         assert is_bundle(stream)
-        assert Bundle(path, stream).steps == {"a.lockstep": "evaluate", "b.lockstep": "train"}
-        assert Bundle(path, stream).read("c.lockstep") is None
+        held = Bundle(path, stream)
+        assert held.steps == dict(zip(sorted(datas), ("evaluate", "train", "train"), strict=True))
+        assert held.roles == dict(zip(sorted(datas), ("", "", "pp=1"), strict=True))
+        assert held.read("d.lockstep") is None
     store = ArtifactStore(path)
     assert store.read("a.lockstep") == datas["a.lockstep"]
-    assert store.read("c.lockstep") is None
+    assert store.read("d.lockstep") is None
     with pytest.raises(Exception, match="it holds some of evaluate, train"):
-        store.prepare("c.lockstep")
+        store.prepare("d.lockstep")
 
 
 def test_one_artifact_of_a_bundle_is_read_though_another_is_torn(tmp_path):

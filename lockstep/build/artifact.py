@@ -82,7 +82,7 @@ def pack(
         manifest: JSON values under string keys; "backend", "requires", "code", "repeats" and
             "blobs" are filled in.
         program: what a back end made.
-        extra: further blobs, such as {"source_map.json": ...}.
+        extra: further blobs, such as {"graph.json": ...}; plain, not deflated.
         seal: what signs, from `sealer`; by default by the key that LOCKSTEP_SIGN names.
 
     Returns:
@@ -109,7 +109,7 @@ def pack(
         )
     blobs |= extra or {}
     full = dict(manifest) | {"backend": program.backend, "code": told}
-    full |= {"requires": program.requires, "blobs": format.table_of(blobs)}
+    full |= {"requires": program.requires}
     full |= {"repeats": program.repeats} if program.repeats else {}
     return Artifact.from_bytes(format.encode(format.STEP, full, blobs, seal or sealer()), "<pack>")
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from lockstep.build import stored
 from lockstep.build.inspect import Inspected, inspect, size_text
 from lockstep.capture.ranges import Size, readable
 
@@ -25,12 +26,19 @@ _TOLD = {
     "fingerprint",
     "contract",
     "schedule",
+    "messages",
     "check",
     "eager",
     "compared",
     "early",
     "repeats",
+    "passes",
     "blobs",
+}
+_PASSES = {
+    "bucket": "collectives go together with others",
+    "bucket_wide": "collectives go together with others, sums over any number of ranks",
+    "overlap": "collectives have more of the step beside them",
 }
 
 
@@ -52,7 +60,8 @@ def describe(path: str | os.PathLike[str]) -> str:
     manifest = seen.manifest
     if seen.artifacts:
         rows = [
-            (one.name, size_text(one.size), one.digest[:16], one.step) for one in seen.artifacts
+            (one.name, size_text(one.size), one.digest[:16], f"{one.step} {one.role}".strip())
+            for one in seen.artifacts
         ]
         return printable("\n\n".join(["\n".join(seen.head()), _table("artifacts", rows)]))
     parts = [
@@ -60,6 +69,7 @@ def describe(path: str | os.PathLike[str]) -> str:
         _requires(manifest.get("requires", {})),
         _contract(manifest.get("contract", {})),
         _schedule(manifest.get("schedule", [])),
+        _messages(manifest.get("messages", [])),
         _check(manifest.get("check", {})),
         _eager(manifest.get("eager", {})),
         _blobs(manifest["blobs"]),
@@ -87,8 +97,13 @@ def _head(seen: Inspected) -> str:
         lines.append(f"  repeats   {told.format_map(once)}")
     if "flat" in once:
         lines.append(f"  repeats   compiled as a whole: {once['flat']}")
+    if "parts" in once:
+        lines.append(f"  cut       into {once['parts']} parts, where collectives start and end")
     if "recomputed" in once:
         lines.append(f"  kept less {once['recomputed']} values are computed again in the backward")
+    for name, done in manifest.get("passes", {}).items():
+        what = f"{done} {_PASSES.get(name, 'times')}" if isinstance(done, int) else done
+        lines.append(f"  pass      {name}: {what}")
     built = manifest.get("built")
     if isinstance(built, dict):
         lines.append(f"  built     {_built(built)}")
@@ -173,6 +188,20 @@ def _schedule(schedule: list[dict[str, Any]]) -> str:
     return _table("collectives", rows)
 
 
+def _messages(messages: list[dict[str, Any]]) -> str:
+    rows = [
+        (
+            item["op"],
+            item["axis"],
+            f"{'to' if item['op'] == 'send' else 'from'} {item['place']:+d}",
+            _type(item),
+            item["line"],
+        )
+        for item in messages
+    ]
+    return _table("messages", rows)
+
+
 def _check(check: dict[str, Any]) -> str:
     """What the check at the build said; an artifact with findings is never made."""
     if not check:
@@ -213,8 +242,14 @@ def check_rows(check: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _blobs(blobs: list[dict[str, Any]]) -> str:
-    rows = [(row["name"], size_text(row["size"]), row["sha256"][:16]) for row in blobs]
+    rows = [
+        (row["name"], size_text(row["size"]), _in_file(row), row["sha256"][:16]) for row in blobs
+    ]
     return _table("blobs", rows)
+
+
+def _in_file(row: stored.Row) -> str:
+    return "" if row["stored"] == stored.RAW else f"deflated to {size_text(row['stored_size'])}"
 
 
 def _fields(title: str, fields: dict[str, Any]) -> str:

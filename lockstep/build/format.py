@@ -7,20 +7,21 @@ of 64.
     0          8     magic: 89 4C 4F 43 4B 53 54 50 ("\\x89LOCKSTP"; the first byte is not ASCII, so
                      that no text tool takes the file for its own); of a bundle
                      89 4C 4F 43 4B 42 4E 44 ("\\x89LOCKBND")
-    8          4     format version, unsigned: 2
-    12         4     L, the length of the manifest in bytes, unsigned
-    16         32    SHA-256 of the manifest's bytes
+    8          4     format version, unsigned: 3
+    12         4     L, the length of the deflated manifest in bytes, unsigned
+    16         32    SHA-256 of those bytes
     48         32    Ed25519 public key of who signed; zeros where nobody has
     80         64    the signature over bytes 0 to 80; zeros where nobody has signed
-    144        L     the manifest: JSON, ASCII, keys sorted, no white space, no NaN (one spelling
-                     for one content)
+    144        L     the manifest, deflated: JSON, ASCII, keys sorted, no white space, no NaN (one
+                     spelling for one content)
     144+L      ..    zeros up to B = align(144+L)
-    B+offset   size  each blob, in the order of the manifest's "blobs"; between two blobs zeros up
+    B+offset   ..    each blob, in the order of the manifest's "blobs"; between two blobs zeros up
                      to the next multiple of 64; the file ends with the last blob's last byte
 
-`manifest["blobs"]` is a list, sorted by name, of `{"name", "offset", "size", "sha256"}`; offsets
-count from B, so they don't depend on the manifest's own length. Every byte of the file is either
-compared with a fixed value, or under a digest or a signature: no flipped bit passes.
+`manifest["blobs"]` is a list, sorted by name, of the rows that `stored` makes: a blob lies in the
+file as it is or deflated, by its name. Offsets count from B, so they don't depend on the manifest's
+own length. Every byte of the file is either compared with a fixed value, or under a digest or a
+signature, and is so before it is inflated: no flipped bit passes.
 
 Nothing here executes or imports what a file holds, and only the standard library is used.
 """
@@ -37,12 +38,13 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from lockstep.build import manifest as texts
+from lockstep.build import stored
 from lockstep.build.signature import SEAL, check_seal
 from lockstep.errors import ArtifactError, UsageError
 
 STEP, BUNDLE = b"\x89LOCKSTP", b"\x89LOCKBND"
 KINDS = {STEP: "an artifact", BUNDLE: "a bundle of artifacts"}
-VERSION = 2
+VERSION = 3
 ALIGN = 64
 MAX_BLOBS = 1 << 16
 MAX_NAME = 255
@@ -53,7 +55,6 @@ _HEAD = struct.Struct("<8sII32s")  # what is signed
 HEADER = _HEAD.size + SEAL
 _CHUNK = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*(/[A-Za-z0-9_][A-Za-z0-9_.+-]*)*")
-_ROW = {"name", "offset", "size", "sha256"}
 
 Seal = Callable[[bytes], bytes]
 
@@ -73,24 +74,6 @@ class Container:
     seal: bytes = field(repr=False, default=bytes(SEAL))
 
 
-def table_of(blobs: Mapping[str, bytes]) -> list[dict[str, Any]]:
-    """Return the rows of a manifest's "blobs".
-
-    Raises:
-        UsageError: LS001, a name that is no plain relative path, or too many blobs.
-    """
-    if len(blobs) > MAX_BLOBS:
-        raise UsageError("too many blobs for one file", got=f"{len(blobs)}", want=f"<= {MAX_BLOBS}")
-    offset, rows = 0, []
-    for name in sorted(blobs):
-        if not is_name(name):
-            raise UsageError("a blob's name must be a plain relative path", got=repr(name))
-        digest = hashlib.sha256(blobs[name]).hexdigest()
-        rows.append({"name": name, "offset": offset, "size": len(blobs[name]), "sha256": digest})
-        offset = align(offset + len(blobs[name]))
-    return rows
-
-
 def encode(
     magic: bytes, manifest: Mapping[str, Any], blobs: Mapping[str, bytes], seal: Seal | bytes
 ) -> bytes:
@@ -98,22 +81,41 @@ def encode(
 
     Args:
         magic: STEP or BUNDLE.
-        manifest: with "blobs" as `table_of` gives them.
+        manifest: JSON values; its "blobs" are filled in.
         blobs: name -> bytes.
         seal: the 96 bytes of a signature, or what makes them of the bytes that are signed.
+
+    Raises:
+        UsageError: LS001, a value that JSON can't hold, a name that is no plain relative path, or
+            what is over a limit of the format.
     """
-    text = texts.canonical(manifest)
-    digest = hashlib.sha256(text).digest()
-    head = _HEAD.pack(magic, VERSION, len(text), digest)
+    rows, body = _laid_out(blobs)
+    text = stored.deflated(texts.canonical({**manifest, "blobs": rows}))
+    head = _HEAD.pack(magic, VERSION, len(text), hashlib.sha256(text).digest())
     out = bytearray(head)
     out += seal(head) if callable(seal) else seal
     out += text
-    for row in manifest["blobs"]:
-        out += bytes(align(len(out)) - len(out))
-        out += blobs[row["name"]]
-    if not manifest["blobs"]:
-        out += bytes(align(len(out)) - len(out))
+    out += bytes(align(len(out)) - len(out))
+    out += body
     return bytes(out)
+
+
+def _laid_out(blobs: Mapping[str, bytes]) -> tuple[list[stored.Row], bytearray]:
+    """The rows of a manifest's "blobs", and the file's bytes from the first one on."""
+    if len(blobs) > MAX_BLOBS:
+        raise UsageError("too many blobs for one file", got=f"{len(blobs)}", want=f"<= {MAX_BLOBS}")
+    rows, body = [], bytearray()
+    for name in sorted(blobs):
+        if not is_name(name):
+            raise UsageError("a blob's name must be a plain relative path", got=repr(name))
+        body += bytes(align(len(body)) - len(body))
+        row, data = stored.laid(name, blobs[name], len(body))
+        rows.append(row)
+        body += data
+    if stored.inflating(rows) > stored.MAX_INFLATED:
+        told = f"{stored.inflating(rows)} bytes of text", f"<= {stored.MAX_INFLATED} bytes"
+        raise UsageError("too much text for one file", got=told[0], want=told[1])
+    return rows, body
 
 
 def decode(magic: bytes, data: bytes, source: str) -> Container:
@@ -178,7 +180,7 @@ class Reader:
         for row in self._rows:
             self._zeros(self._start + row["offset"] - at)
             blobs[row["name"]] = self._blob(row, keep)
-            at = self._start + row["offset"] + row["size"]
+            at = self._start + row["offset"] + stored.size_in_file(row)
         return blobs
 
     def blob(self, name: str) -> bytes | None:
@@ -214,16 +216,17 @@ class Reader:
             raise self.fail("cut short, or a changed manifest length", f"{length} bytes", want)
         self.seal = self._take(SEAL, "the signature")
         self.signed = check_seal(head, self.seal, self._source)
-        text = self._take(length, "the manifest")
-        found = hashlib.sha256(text).digest()
+        data = self._take(length, "the manifest")
+        found = hashlib.sha256(data).digest()
         if found != digest:
             raise self.fail("changed bytes in the manifest", found.hex(), digest.hex())
         start = align(HEADER + length)
         self._zeros(start - HEADER - length)
         try:
-            return texts.parse(text), start
+            return texts.parse(stored.inflated(data, texts.MAX_BYTES)), start
         except ValueError as error:
-            raise self.fail("an unsound manifest", error, "canonical JSON in limits") from error
+            want = "canonical JSON in limits, deflated"
+            raise self.fail("an unsound manifest", error, want) from error
 
     def _check_kind(self, magic: bytes, version: int) -> None:
         if magic not in KINDS:
@@ -236,7 +239,7 @@ class Reader:
     def _read_rows(self) -> list[dict[str, Any]]:
         rows = self.manifest.get("blobs")
         if not isinstance(rows, list) or len(rows) > MAX_BLOBS or not all(map(_is_sound, rows)):
-            want = f"at most {MAX_BLOBS} of name, offset, size, sha256"
+            want = f"at most {MAX_BLOBS} of name, offset, size, sha256, and as its name is stored"
             raise self.fail("an unsound table of blobs", "rows of another form", want)
         names = [row["name"] for row in rows]
         if names != sorted(set(names)):
@@ -245,26 +248,39 @@ class Reader:
         for row in rows:
             if row["offset"] != offset:
                 raise self.fail(f"a wrong offset of {row['name']}", row["offset"], offset)
-            end = offset + row["size"]
+            end = offset + stored.size_in_file(row)
             offset = align(end)
         if end > MAX_TOTAL:
             raise self.fail("an artifact over the limit", f"{end} bytes", f"<= {MAX_TOTAL} bytes")
+        text = stored.inflating(rows)
+        if text > stored.MAX_INFLATED:
+            want = f"<= {stored.MAX_INFLATED} bytes"
+            raise self.fail("blobs that inflate to more than the limit", f"{text} bytes", want)
         if self._size != self._start + end:
             what = "cut short" if self._size < self._start + end else "bytes after the last blob"
             raise self.fail(what, f"{self._size} bytes", f"{self._start + end} bytes")
         return rows
 
-    def _blob(self, row: dict[str, Any], keep: bool) -> bytes:
-        digest, parts, left = hashlib.sha256(), [], row["size"]
+    def _blob(self, row: stored.Row, keep: bool) -> bytes:
+        digest, parts, left = hashlib.sha256(), [], stored.size_in_file(row)
+        deflated = row["stored"] == stored.ZLIB
         while left:
             part = self._take(min(left, _CHUNK), row["name"])
             digest.update(part)
             left -= len(part)
-            if keep:
+            if keep or deflated:
                 parts.append(part)
-        if digest.hexdigest() != row["sha256"]:
-            raise self.fail(f"changed bytes in {row['name']}", digest.hexdigest(), row["sha256"])
-        return b"".join(parts)
+        want = stored.digest_in_file(row)
+        if digest.hexdigest() != want:
+            raise self.fail(f"changed bytes in {row['name']}", digest.hexdigest(), want)
+        data = b"".join(parts)
+        if not deflated:
+            return data
+        try:
+            return stored.plain(row, data)
+        except ValueError as error:
+            want = f"{row['size']} bytes of sha256 {row['sha256']}, deflated"
+            raise self.fail(f"an unsound stream in {row['name']}", error, want) from error
 
 
 def open_file(path: str | os.PathLike[str], stream: BinaryIO) -> Reader:
@@ -273,16 +289,7 @@ def open_file(path: str | os.PathLike[str], stream: BinaryIO) -> Reader:
 
 
 def _is_sound(row: Any) -> bool:
-    return (
-        isinstance(row, dict)
-        and set(row) == _ROW
-        and is_name(row["name"])
-        and type(row["offset"]) is int
-        and type(row["size"]) is int
-        and 0 <= row["offset"] <= MAX_TOTAL
-        and 0 <= row["size"] <= MAX_TOTAL
-        and isinstance(row["sha256"], str)
-    )
+    return stored.is_row(row, MAX_TOTAL) and is_name(row["name"])
 
 
 def _few(names: list[str]) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Mapping
 from typing import Any
 
-BLOB, LARGEST = "graph.json.z", 256 << 20
+BLOB = "graph.json"
 
 Table = list[list[str]]
 
@@ -31,7 +30,7 @@ def table_of(nodes: Any, rows: list[list[str]]) -> Table:
 def packed_table(
     table: Table, types: Mapping[str, Mapping[str, str]], cotangents: Mapping[str, str]
 ) -> bytes:
-    """The blob: for each node its text, line, module, phase, type and gradient's type.
+    """The blob: for each node its text, line, module, phase, type, gradient's type and name.
 
     Args:
         types: by a node's name and the axis, as the check found them.
@@ -40,8 +39,8 @@ def packed_table(
     rows = []
     for name, phase, line, module, text in table:
         said = _said(types.get(name)), _said(types.get(cotangents.get(name, "")))
-        rows.append([text, line, module, phase, *said])
-    return zlib.compress(json.dumps(rows, separators=(",", ":")).encode(), 6)
+        rows.append([text, line, module, phase, *said, name])
+    return json.dumps(rows, separators=(",", ":")).encode()
 
 
 def _said(axes: Mapping[str, str] | None) -> str:

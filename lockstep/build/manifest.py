@@ -76,7 +76,8 @@ def over_limit(text: bytes) -> tuple[str, str] | None:
 def _too_deep(text: bytes) -> tuple[str, str] | None:
     """Take away the innermost pairs of brackets, level by level."""
     unescaped = text.replace(rb"\\", b"").replace(rb"\"", b"")
-    left = _STRING.sub(b"", unescaped.translate(None, _NO_BRACKETS))
+    brackets = unescaped.translate(None, _NO_BRACKETS).replace(b'""', b"")
+    left = _STRING.sub(b"", brackets)
     for _ in range(MAX_DEPTH):
         if not left:
             return None

@@ -58,6 +58,8 @@ _EAGER = {
     "seconds": float,
 }
 _CALL = {"op": str, "axis": str, "shape": _SIZES, "dtype": str, "phase": str, "line": (str, None)}
+_MESSAGE = {"op!": frozenset({"send", "recv"}), "axis!": str, "place!": int, "number!": _COUNT}
+_MESSAGE |= {"shape!": _SIZES, "dtype!": str, "line!": str}
 STEP = {
     "backend!": str,
     "requires!": _REQUIRES,
@@ -67,12 +69,15 @@ STEP = {
     "fingerprint": {"*": ...},
     "contract": _CONTRACT,
     "schedule": [_CALL],
+    "messages": [_MESSAGE],
     "check": _CHECK,
     "eager": _EAGER,
     "built": {"time": _TIME, "rank": _COUNT, "world": _COUNT, "seconds": {"*": float}},
     "compared": {"ranks!": [_COUNT], "rows!": _COUNT},
     "early": [str],
-    "repeats": {key: _COUNT for key in ("bodies", "calls", "nodes", "recomputed")} | {"flat": str},
+    "passes": {"*": (_COUNT, str)},
+    "repeats": {key: _COUNT for key in ("bodies", "calls", "nodes", "recomputed", "parts")}
+    | {"flat": str},
     "graph": str,
 }
 # What a job needs of an artifact, beyond what `lockstep show` does.
@@ -104,14 +109,14 @@ def misfit(value: Any, form: Form, at: str = "manifest") -> str | None:
         'manifest.a is missing'
     """
     if isinstance(form, tuple):
-        return None if any(_is(value, one) for one in form) else misfit(value, form[0], at)
+        return None if _is(value, form) else misfit(value, form[0], at)
     if isinstance(form, list):
         if not isinstance(value, list):
             return f"{at} is {_short(value)}, not a list"
         one = _read(form[0])
         for number, row in enumerate(value):
-            if type(row) is not one and (told := misfit(row, one, f"{at}[{number}]")):
-                return told
+            if type(row) is not one and not _is(row, one) and misfit(row, one):
+                return misfit(row, one, f"{at}[{number}]")  # its place is spelled only now
         return None
     form = _read(form)
     if isinstance(form, _Object):
@@ -137,11 +142,8 @@ class _Object:
             one = self._known.get(key, self._rest)
             if self._closed and key not in self._known:
                 return f"{at}.{_short(key)} is not known"
-            if one is ... or type(item) is one:
-                continue
-            found = misfit(item, one, f"{at}.{key[:60]}")
-            if found:
-                return found
+            if one is not ... and type(item) is not one and misfit(item, one):
+                return misfit(item, one, f"{at}.{key[:60]}")
         return None
 
 
@@ -150,8 +152,14 @@ def _read(form: Form) -> Form:
 
 
 def _is(value: Any, form: Form) -> bool:
+    """Whether a value is of a form that is no list and no object, or of one of several such."""
     if form is ...:
         return True
+    if isinstance(form, tuple):
+        for one in form:
+            if _is(value, one):
+                return True
+        return False
     if isinstance(form, range):
         return type(value) is int and value in form
     if isinstance(form, frozenset):

@@ -43,6 +43,7 @@ from lockstep.capture.standin import stand_ins, standing_in
 from lockstep.capture.state import Slot, State, collect, tensor_holders
 from lockstep.errors import CaptureError, LockstepError
 from lockstep.spmd.claims import in_phase
+from lockstep.spmd.messages import line_of_step
 
 
 def capture(function: Callable[..., Any], *args: Any, **kwargs: Any) -> StepGraph:
@@ -155,6 +156,7 @@ class Tracing:
             computed=self._computed,
             schedule=passes.schedule(gm),
             symbols=self._symbols if self._symbols.sizes else None,
+            switched=self.state.switched,
         )
         if self._noting is not None:
             passes.clean(traced, keep_dead=True, runs=False)
@@ -282,12 +284,14 @@ class Tracing:
                 if self.checking is not None:
                     stack.enter_context(self.checking.watching(self.fakes))
                 stack.enter_context(in_phase("build"))
+                messages = stack.enter_context(line_of_step())
                 early = stack.enter_context(putting(self._early, self._number_of))
                 args, kwargs = self.call.arguments(
                     [early.get(at, leaf) for at, leaf in enumerate(taken)]
                 )
                 result = self.step.function(*args, **kwargs)
                 recorder.refuse_unfinished()
+                messages.refuse_open()
                 if self.checking is not None:
                     self.checking.finish()
                 self.refuse_lost(memory)

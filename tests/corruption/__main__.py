@@ -3,10 +3,10 @@
     python -m tests.corruption
 
 Real artifacts of both back ends, unsigned and signed, are flipped, cut, spliced, swapped, forged;
-of half of them all digests are computed again. A job that trusts one key is offered those of signed
-files. Exits with 0 only where every one is refused in words, in time and in a bounded memory, and
-where no canary in a program, in its byte code or in a pickle has run; of the files as they were
-built, it runs.
+their streams are cut, or inflate to gigabytes; of half of them all digests are computed again. A
+job that trusts one key is offered those of signed files. Exits with 0 only where every one is
+refused in words, in time and in a bounded memory, and where no canary in a program, in its byte
+code or in a pickle has run; of the files as they were built, it runs.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from lockstep.build.keys import generate
 from lockstep.build.signature import sealer
 from tests.corruption.bombs import bombs
 from tests.corruption.bundled import bundled, unlike_byte_code
+from tests.corruption.deflated import streams
 from tests.corruption.files import Real, real_files, sung
 from tests.corruption.forged import Seal, forged_form, forged_signed
 from tests.corruption.judge import Judge, Mutation, Outcome, faults, growth
@@ -57,6 +58,7 @@ def mutations(
     yield from forged_signed(files, scale, draw, stranger)
     yield from forged_form(files, scale, draw)
     yield from bombs(files, 2 * scale, draw)
+    yield from streams(files, scale, draw)
     yield from bundled(files, max(1, scale // 4), draw, trusted)
     yield from unlike_byte_code(files, max(1, scale // 8), draw)
 

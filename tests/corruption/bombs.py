@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import random
 import struct
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from lockstep.build.format import VERSION
 from tests.corruption.files import Real
-from tests.corruption.forged import UNSIGNED, file_of, parts, spelled
+from tests.corruption.forged import UNSIGNED, file_of, spelled, whole_manifest
 from tests.corruption.judge import Mutation
 
 # Names that lead elsewhere, that a terminal or another system reads otherwise, or that are no name.
@@ -35,15 +37,9 @@ def bombs(files: Sequence[Real], each: int, draw: random.Random) -> Iterator[Mut
 
 
 def rows_of(real: Real) -> tuple[dict[str, Any], list[dict[str, Any]], bytes]:
-    """A file's manifest, its rows, and the bytes of its blobs."""
-    manifest, blobs, _ = parts(real.data)
-    rows, offset, tail = [], 0, b""
-    for name in sorted(blobs):
-        tail += bytes(offset - len(tail)) + blobs[name]
-        digest = hashlib.sha256(blobs[name]).hexdigest()
-        rows.append({"name": name, "offset": offset, "size": len(blobs[name]), "sha256": digest})
-        offset = -(-len(tail) // 64) * 64
-    return manifest, rows, tail
+    """A file's manifest, its rows, and the bytes from its first blob on."""
+    manifest, start = whole_manifest(real.data)
+    return manifest, manifest.pop("blobs"), real.data[start:]
 
 
 def _named(real: Real, number: int) -> tuple[str, bytes]:
@@ -126,8 +122,9 @@ def _huge(real: Real) -> Iterator[tuple[str, bytes]]:
             "a bomb: too many values",
             file_of(text[:-1] + b',"z":[' + filler + b"]}", tail, UNSIGNED),
         )
-    empty = {"name": "a", "offset": 0, "size": 0, "sha256": hashlib.sha256(b"").hexdigest()}
-    many = [{**empty, "name": f"a{number:06d}"} for number in range(70_000)]
+    digest = hashlib.sha256(b"").hexdigest()
+    empty = {"name": "a", "offset": 0, "size": 0, "sha256": digest, "stored": "raw"}
+    many = [{**empty, "name": f"a{number:06d}.so"} for number in range(70_000)]
     yield "a bomb: too many blobs", file_of(spelled({**manifest, "blobs": many}), b"", UNSIGNED)
     long = text[:-1] + b',"z":"' + b"x" * (33 << 20) + b'"}'
     yield "a bomb: a long manifest", file_of(long, tail, UNSIGNED)
@@ -139,10 +136,11 @@ def _huge(real: Real) -> Iterator[tuple[str, bytes]]:
                     file_of(text[:-1] + b',"z":' + deep + b"}", tail, UNSIGNED),
                 )
     for length in (1 << 31, (1 << 32) - 1, 33 << 20, len(real.data)):
-        digest = hashlib.sha256(text).digest()
-        head = struct.pack("<8sII32s", real.data[:8], 2, length, digest) + UNSIGNED
-        yield "a bomb: a length that is not there", head + text + tail
-    wide = {**rows[0], "size": 7 << 30}
+        stream = zlib.compress(text, 9)
+        digests = hashlib.sha256(stream).digest()
+        head = struct.pack("<8sII32s", real.data[:8], VERSION, length, digests) + UNSIGNED
+        yield "a bomb: a length that is not there", head + stream + tail
+    wide = {**empty, "name": "a.so", "size": 7 << 30}
     yield (
         "a bomb: a size that is not there",
         file_of(spelled({**manifest, "blobs": [wide]}), tail, UNSIGNED),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 import random
 from collections.abc import Iterator, Sequence
 
 from lockstep.build import bytecode, format
 from lockstep.build.bundle import pack_bundle
 from tests.corruption.files import Real
-from tests.corruption.forged import UNSIGNED, Seal, parts, rebuilt
+from tests.corruption.forged import UNSIGNED, Seal, parts, rebuilt, whole_manifest
 from tests.corruption.judge import Mutation
 
 
@@ -29,7 +29,7 @@ def bundled(
             name = draw.choice(sorted(held))
             wanted = held[name].wanted
             start, size = _place(whole, name)
-            head = _start(whole)
+            head = whole_manifest(whole)[1]
             at = draw.choice([draw.randrange(head), draw.randrange(start, start + size)])
             flipped = whole[:at] + bytes([whole[at] ^ 1 << draw.randrange(8)]) + whole[at + 1 :]
             yield Mutation("a bundle: a flip", flipped, wanted, False, signed, bundled=name)
@@ -41,13 +41,9 @@ def bundled(
 
 def _place(whole: bytes, name: str) -> tuple[int, int]:
     """Where an artifact's bytes are: a flip in another's is met by who reads that."""
-    length = int.from_bytes(whole[12:16], "little")
-    (row,) = [r for r in json.loads(whole[144 : 144 + length])["blobs"] if r["name"] == name]
-    return _start(whole) + row["offset"], row["size"]
-
-
-def _start(whole: bytes) -> int:
-    return (144 + int.from_bytes(whole[12:16], "little") + 63) // 64 * 64
+    manifest, start = whole_manifest(whole)
+    (row,) = [row for row in manifest["blobs"] if row["name"] == name]
+    return start + row["offset"], row["size"]
 
 
 def _forged(
@@ -68,9 +64,11 @@ def _forged(
 
 def _unchecked(datas: dict[str, bytes], maker: Seal) -> bytes:
     """What `pack_bundle` would not make: it verifies what it packs."""
-    table = format.table_of(datas)
-    rows = [{"name": row["name"], "step": "train", "digest": row["sha256"]} for row in table]
-    return format.encode(format.BUNDLE, {"artifacts": rows, "blobs": table}, datas, maker)
+    rows = [
+        {"name": name, "step": "train", "digest": hashlib.sha256(datas[name]).hexdigest()}
+        for name in sorted(datas)
+    ]
+    return format.encode(format.BUNDLE, {"artifacts": rows}, datas, maker)
 
 
 def unlike_byte_code(files: Sequence[Real], each: int, draw: random.Random) -> Iterator[Mutation]:

@@ -6,10 +6,11 @@ import hashlib
 import json
 import random
 import struct
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from lockstep.build import format
+from lockstep.build import format, stored
 from tests.corruption.files import Real
 from tests.corruption.judge import Mutation
 
@@ -19,8 +20,16 @@ UNSIGNED = bytes(96)
 
 def file_of(text: bytes, blobs: bytes, seal: bytes | Seal, magic: bytes = format.STEP) -> bytes:
     """A file whose digest of the manifest is right, whatever the manifest is."""
-    head = struct.pack("<8sII32s", magic, 2, len(text), hashlib.sha256(text).digest())
-    lead = head + (seal if isinstance(seal, bytes) else seal(head)) + text
+    return file_of_stream(zlib.compress(text, 9), blobs, seal, magic)
+
+
+def file_of_stream(
+    stream: bytes, blobs: bytes, seal: bytes | Seal, magic: bytes = format.STEP
+) -> bytes:
+    """The same, of a manifest as it lies in the file, whatever that inflates to."""
+    digest = hashlib.sha256(stream).digest()
+    head = struct.pack("<8sII32s", magic, format.VERSION, len(stream), digest)
+    lead = head + (seal if isinstance(seal, bytes) else seal(head)) + stream
     return lead + bytes(-len(lead) % 64) + blobs
 
 
@@ -30,18 +39,24 @@ def spelled(manifest: Any) -> bytes:
 
 
 def parts(data: bytes) -> tuple[dict[str, Any], dict[str, bytes], bytes]:
-    """A sound file's manifest, blobs and seal."""
-    length = int.from_bytes(data[12:16], "little")
-    manifest = json.loads(data[144 : 144 + length])
-    start = (144 + length + 63) // 64 * 64
-    rows = manifest.pop("blobs")
-    blobs = {r["name"]: data[start + r["offset"] :][: r["size"]] for r in rows}
+    """A sound file's manifest, blobs as they are when inflated, and seal."""
+    manifest, start = whole_manifest(data)
+    blobs = {}
+    for row in manifest.pop("blobs"):
+        held = data[start + row["offset"] :][: stored.size_in_file(row)]
+        blobs[row["name"]] = held if row["stored"] == "raw" else zlib.decompress(held)
     return manifest, blobs, data[48:144]
+
+
+def whole_manifest(data: bytes) -> tuple[dict[str, Any], int]:
+    """A sound file's manifest with its rows, and where its blobs begin."""
+    length = int.from_bytes(data[12:16], "little")
+    return json.loads(zlib.decompress(data[144 : 144 + length])), (144 + length + 63) // 64 * 64
 
 
 def rebuilt(manifest: dict[str, Any], blobs: dict[str, bytes], seal: bytes | Seal) -> bytes:
     """A file of other content, with all digests and offsets right."""
-    return format.encode(format.STEP, {**manifest, "blobs": format.table_of(blobs)}, blobs, seal)
+    return format.encode(format.STEP, manifest, blobs, seal)
 
 
 def forged_signed(

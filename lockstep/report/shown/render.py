@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import zlib
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from lockstep.build.artifact import Artifact
 from lockstep.build.describe import check_rows, describe
-from lockstep.build.graph_table import BLOB, LARGEST
+from lockstep.build.graph_table import BLOB
 from lockstep.errors import UsageError
 from lockstep.report.page.collectives import by_axis
 from lockstep.report.page.render import embedded, environment
@@ -54,16 +53,6 @@ def as_html(path: Path) -> str:
 
 
 def nodes_of(artifact: Artifact) -> list[Row]:
-    """Each node: its text, line, module, phase, type and gradient type; none of an older file.
-
-    Raises:
-        UsageError: they are more than a page can hold.
-    """
-    data = artifact.blobs.get(BLOB)
-    if data is None:
-        return []
-    reader = zlib.decompressobj()
-    text = reader.decompress(data, LARGEST)
-    if reader.unconsumed_tail:
-        raise UsageError(f"{BLOB} is larger than {LARGEST} bytes", want="a graph that a page holds")
-    return json.loads(text)
+    """Each node: its text, line, module, phase, type, gradient type, name; none if none is kept."""
+    rows: list[Row] = json.loads(artifact.blobs.get(BLOB, b"[]"))
+    return rows
