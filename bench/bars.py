@@ -141,6 +141,11 @@ BARS = [
         "bench/step.py",
         limit_s=3600,
     ),
+    Bar(
+        "passes keep every bit on two ranks; overlap hides half of a slow network's time",
+        "bench/passes.py",
+        limit_s=3600,
+    ),
     Bar("the trainer's step is as fast as torch.compile's, dp and fsdp", "bench/trainer.py"),
     Bar("a call of a known variant costs at most 100 us beside its program", "bench/call.py"),
     Bar(
