@@ -55,6 +55,7 @@ BARS = [
         "-m tests.bitwise --all",
         limit_s=5400,
     ),
+    Bar("stages of a pipeline train as one process, from one file", "-m tests.pipeline", 3600),
     Bar("uneven data train as one process would, jagged in one artifact", "-m tests.uneven"),
     Bar("a forgotten conversion is named at its line, its printed fix passes", "-m tests.flagship"),
     Bar(

@@ -397,7 +397,8 @@ def compile(
         passes: pass over the captured graph -> False, True, or the bytes that it may use. "bucket":
             collectives of one axis go together; "overlap": they start early and are waited for
             late. These two keep every bit, and "inductor" has them by itself. "bucket_wide": sums
-            over more than two ranks go together, too, whose bits may then be others.
+            over more than two ranks go together, too, whose bits may then be others. "share": what
+            is computed twice is computed once, which a compiler does by itself.
 
     Returns:
         A callable like the step. Its first call of each variant is collective over all ranks.
