@@ -32,7 +32,14 @@ _TOLD = {
     "compared",
     "early",
     "repeats",
+    "passes",
     "blobs",
+}
+_PASSES = {
+    "share": "calls are gone that computed what another had",
+    "bucket": "collectives go together with others",
+    "bucket_wide": "collectives go together with others, sums over any number of ranks",
+    "overlap": "collectives have more of the step beside them",
 }
 
 
@@ -91,8 +98,13 @@ def _head(seen: Inspected) -> str:
         lines.append(f"  repeats   {told.format_map(once)}")
     if "flat" in once:
         lines.append(f"  repeats   compiled as a whole: {once['flat']}")
+    if "parts" in once:
+        lines.append(f"  cut       into {once['parts']} parts, where collectives start and end")
     if "recomputed" in once:
         lines.append(f"  kept less {once['recomputed']} values are computed again in the backward")
+    for name, done in manifest.get("passes", {}).items():
+        what = f"{done} {_PASSES.get(name, 'times')}" if isinstance(done, int) else done
+        lines.append(f"  pass      {name}: {what}")
     built = manifest.get("built")
     if isinstance(built, dict):
         lines.append(f"  built     {_built(built)}")

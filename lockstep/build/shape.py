@@ -75,7 +75,9 @@ STEP = {
     "built": {"time": _TIME, "rank": _COUNT, "world": _COUNT, "seconds": {"*": float}},
     "compared": {"ranks!": [_COUNT], "rows!": _COUNT},
     "early": [str],
-    "repeats": {key: _COUNT for key in ("bodies", "calls", "nodes", "recomputed")} | {"flat": str},
+    "passes": {"*": (_COUNT, str)},
+    "repeats": {key: _COUNT for key in ("bodies", "calls", "nodes", "recomputed", "parts")}
+    | {"flat": str},
     "graph": str,
 }
 # What a job needs of an artifact, beyond what `lockstep show` does.

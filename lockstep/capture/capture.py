@@ -156,6 +156,7 @@ class Tracing:
             computed=self._computed,
             schedule=passes.schedule(gm),
             symbols=self._symbols if self._symbols.sizes else None,
+            switched=self.state.switched,
         )
         if self._noting is not None:
             passes.clean(traced, keep_dead=True, runs=False)

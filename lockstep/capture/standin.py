@@ -11,6 +11,7 @@ import torch
 from lockstep import _compat
 from lockstep.capture.optimizers import swapped_optimizer
 from lockstep.capture.state import Slot, State
+from lockstep.capture.wrapped.ddp import reducing
 
 
 def stand_ins(
@@ -55,4 +56,6 @@ def standing_in(
                 holder.mapping[holder.key] = fakes[id(slot.tensor)]
         for name, optimizer in state.optimizers:
             stack.enter_context(swapped_optimizer(optimizer, fakes, scalars, name))
+        state.switched = {}
+        stack.enter_context(reducing(state.wrappers, fakes, state.names, state.switched))
         yield

@@ -46,6 +46,7 @@ class Variant:
         self._out_spec = tree_of(contract["out_spec"])
         self._effects = contract["effects"]
         self._emission = Emission(contract["emits"])
+        self._switched: dict[str, bool] = contract.get("switched", {})
 
     def run(self, call: Call, bound: Bound) -> Any:
         """Run the program on the call's tensors and the bound state; returns what the step returns.
@@ -61,6 +62,8 @@ class Variant:
         plan.apply(outputs, passed)
         for _, optimizer in bound.state.optimizers:
             _compat.note_step(optimizer)
+        for wrapper in bound.state.wrappers:
+            wrapper.switch(self._switched)
         self._emission.run(outputs, call, bound)
         leaves = [
             outputs[index] if kind == "output"
