@@ -154,6 +154,11 @@ BARS = [
         limit_s=3600,
     ),
     Bar(
+        "capture is linear in the nodes, up to a whole step of Llama 3 70B by shape",
+        "bench/capture.py",
+        limit_s=3600,
+    ),
+    Bar(
         "N ranks start for the price of one, a restart is nearly free",
         "bench/startup.py --ranks 4",
         limit_s=3600,
