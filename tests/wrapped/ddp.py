@@ -99,7 +99,6 @@ def trained(step: Step, made: nn.Module, steps: int) -> list[str]:
 
 KINDS: dict[str, dict[str, bool]] = {
     "as it is": {},
-    "static_graph": {"static_graph": True},
     "gradient_as_bucket_view": {"gradient_as_bucket_view": True},
 }
 TAKEN: dict[str, tuple[Step, Callable[[], nn.Module]]] = {

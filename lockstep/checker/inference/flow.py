@@ -119,7 +119,8 @@ class Flow:
         else:
             self.unknown[name] += 1
             made = self._without_rule(ctx)
-        power = max((o.kind.power for o in ctx.operands), default=0)
+        read = ctx.operands[1:] if name == "copy" else ctx.operands  # what it writes over is gone
+        power = max((o.kind.power for o in read), default=0)
         if power and (rule is None or not rule.linear):
             made = _each(made, lambda kind: replace(kind, power=0))
         elif power and name != "mean" and "_c10d" not in name:
