@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from lockstep.spmd.effects import log as log
     from lockstep.spmd.effects import on_rank as on_rank
     from lockstep.spmd.mesh import mesh as mesh
+    from lockstep.spmd.messages import recv as recv
+    from lockstep.spmd.messages import send as send
+    from lockstep.spmd.messages import settle as settle
     from lockstep.spmd.reduce import loss as loss
     from lockstep.spmd.reduce import reduce_grads as reduce_grads
     from lockstep.spmd.signature import T as T
@@ -63,9 +66,12 @@ _HOME = {
     "on_rank": "lockstep.spmd.effects",
     "phase": "lockstep.spmd.claims",
     "record": "lockstep.run.record",
+    "recv": "lockstep.spmd.messages",
     "reduce_grads": "lockstep.spmd.reduce",
     "reduce_scatter": "lockstep.spmd.typed_collectives",
     "reinterpret": "lockstep.spmd.typed_collectives",
+    "send": "lockstep.spmd.messages",
+    "settle": "lockstep.spmd.messages",
     "signature": "lockstep.spmd.signature",
     "summary": "lockstep.run.summary",
     "type_parameters": "lockstep.spmd.signature",
@@ -97,9 +103,12 @@ __all__ = [
     "on_rank",
     "phase",
     "record",
+    "recv",
     "reduce_grads",
     "reduce_scatter",
     "reinterpret",
+    "send",
+    "settle",
     "signature",
     "summary",
     "type_parameters",

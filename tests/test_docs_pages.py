@@ -17,6 +17,7 @@ RUN = (
     "first.md",
     "types.md",
     "parallel.md",
+    "wrapped.md",
 )  # each page's blocks are one script; others' are held by a test of their own
 ELSEWHERE = {
     "porting_megatron.md": "test_docs_porting.py",

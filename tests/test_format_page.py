@@ -95,6 +95,8 @@ def test_how_a_blob_is_stored_is_told_by_the_page():
 
 def test_a_bundle_gives_each_artifact_by_its_name(tmp_path):
     datas = {"b.lockstep": one(), "a.lockstep": one("evaluate")}
+    stage = {"step": "train", "fingerprint": {"options role": "pp=1"}}
+    datas["c.lockstep"] = pack(stage, PROGRAM).to_bytes()
     data = pack_bundle(datas)
     assert data == pack_bundle(dict(reversed(datas.items())))
     assert read_bundle(data) == datas
@@ -102,13 +104,15 @@ def test_a_bundle_gives_each_artifact_by_its_name(tmp_path):
     path.write_bytes(data)
     with path.open("rb") as stream:
         assert is_bundle(stream)
-        assert Bundle(path, stream).steps == {"a.lockstep": "evaluate", "b.lockstep": "train"}
-        assert Bundle(path, stream).read("c.lockstep") is None
+        held = Bundle(path, stream)
+        assert held.steps == dict(zip(sorted(datas), ("evaluate", "train", "train"), strict=True))
+        assert held.roles == dict(zip(sorted(datas), ("", "", "pp=1"), strict=True))
+        assert held.read("d.lockstep") is None
     store = ArtifactStore(path)
     assert store.read("a.lockstep") == datas["a.lockstep"]
-    assert store.read("c.lockstep") is None
+    assert store.read("d.lockstep") is None
     with pytest.raises(Exception, match="it holds some of evaluate, train"):
-        store.prepare("c.lockstep")
+        store.prepare("d.lockstep")
 
 
 def test_one_artifact_of_a_bundle_is_read_though_another_is_torn(tmp_path):

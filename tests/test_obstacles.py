@@ -204,11 +204,9 @@ def test_a_part_that_torch_compiles_is_refused_at_its_line() -> None:
     assert "at   tests/steps.py:" in str(caught.value) and "._orig_mod" in str(caught.value)
 
 
-@pytest.mark.parametrize("wrapper", ["ddp", "dp"])
-def test_wrapped_models_are_refused_by_name(wrapper: str) -> None:
-    wrap = {"ddp": nn.parallel.DistributedDataParallel, "dp": nn.DataParallel}[wrapper]
-    model = wrap(Tiny())
-    with pytest.raises(CaptureError, match=f"model is wrapped by {wrap.__name__}") as caught:
+def test_wrapped_models_are_refused_by_name() -> None:
+    model = nn.DataParallel(Tiny())
+    with pytest.raises(CaptureError, match="model is wrapped by DataParallel") as caught:
         capture(train_step, model, *batch(0))
     assert "ls.reduce_grads" in str(caught.value)
     assert str(caught.value.where).startswith("tests/test_obstacles.py:")  # who calls the step

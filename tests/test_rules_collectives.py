@@ -13,6 +13,7 @@ from lockstep.checker.inference.flow import Flow, Graphs
 from lockstep.checker.inference.kinds import EQUAL, PARTIAL, VARYING, ZERO, Kind, shard
 from lockstep.checker.simulation.arithmetic import COLLECTIVES, LOCAL
 from lockstep.spmd import ops as own  # noqa: F401  registers the operators
+from lockstep.spmd import point_to_point as messages
 from tests.rule_numbers import F64, RANKS, Value, holds, parts
 
 MEAN = replace(PARTIAL, power=1)
@@ -69,7 +70,8 @@ ADMITTED = [
     (("_c10d_functional.broadcast", 0), VARYING, EQUAL),
     (EXCHANGE, VARYING, VARYING),
 ]
-HELD = {call[0] for call, *_ in ADMITTED}  # the rules that have a case here
+MESSAGES = ("lockstep.send", "lockstep.recv", "lockstep.settle")
+HELD = {call[0] for call, *_ in ADMITTED} | {*MESSAGES}  # the rules that have a case here
 
 
 @pytest.mark.parametrize(("call", "kind", "want"), ADMITTED)
@@ -108,6 +110,23 @@ def test_another_axis_leaves_a_kind_alone(call, kind, want) -> None:
     kept = call[0] == "lockstep.keep_on" or call[:2] == (REDUCE, "max") or scattered
     assert faults == ([] if (call, kind) != ((REDUCE, "max"), PARTIAL) else ["LS502"])
     assert kept or found.tag == kind.tag
+
+
+def test_a_message_is_what_the_other_program_made_of_it() -> None:
+    graph = Graph()
+    source = graph.placeholder("x")
+    source.meta["val"] = torch.zeros(4, 4)
+    sent = graph.call_function(messages.SEND, (source, None, "pp", 1, 0))
+    got = graph.call_function(messages.RECV, (source, sent, "pp", -1, 0))
+    done = graph.call_function(messages.SETTLE, (source, got))
+    for node in (sent, got, done):
+        node.meta["val"] = torch.zeros(4, 4)
+    GraphModule(torch.nn.Module(), graph)
+    nodes = list(graph.nodes)
+    phases = dict.fromkeys(nodes, "forward")
+    flow = Flow(Graphs("tp", [nodes] * RANKS, inputs={source: shard(1)}, phases=phases)).run()
+    assert [flow.kinds[node].tag for node in (sent, got, done)] == ["?", "?", "S"]
+    assert flow.faults == [] and not flow.unknown
 
 
 def test_flat_and_integer_values_may_be_counted() -> None:

@@ -25,6 +25,7 @@ from lockstep.run.admit import Build, noting
 from lockstep.run.asking import with_formulas
 from lockstep.run.dynamic import Loose
 from lockstep.run.key import Bound, contract
+from lockstep.run.passing import passed
 from lockstep.run.step import CompiledStep, refuse_nested, steps_made
 from lockstep.run.variant import Variant
 from lockstep.spmd.affine import read_affine
@@ -196,7 +197,8 @@ class Making:
             return graph
         if self.task.role == SECONDS:
             self.line.ask("captured", step=self.name, view=view)
-            whole = _whole(*code_of(graph, build.options.backend))
+            after = passed(build, graph, checking)
+            whole = _whole(*code_of(after.graph, build.options.backend))
             self.line.tell("lowered", step=self.name, code=self._kept("code", whole))
             return graph
         with self._stage("check"):
@@ -206,14 +208,15 @@ class Making:
         with self._stage("second coordinate"):
             self.line.ask("captured", step=self.name, view=view)
         with self._stage("lower"):
-            program = lower(graph, build.options.backend)
+            after = passed(build, graph, checking)
+            program = lower(after.graph, build.options.backend)
         with self._stage("second coordinate"):
             code = self._kept("code", _whole(program.text, program.sources))
             answer = self.line.ask("lowered", step=self.name, code=code)
         with self._stage("pack"):
             likeness = answer.get("likeness")
             cost = {name: self.seconds[name] for name in ("capture", "check", "lower")}
-            data = build.packed(graph, program, checked, likeness, cost)
+            data = build.packed(graph, program, checked, likeness, cost, after)
             file = file_of(build.wanted)
             (self.task.folder / file).write_bytes(data)
         store = self.step.options.store

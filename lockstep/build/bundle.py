@@ -16,7 +16,7 @@ from lockstep.build.artifact import Artifact
 from lockstep.build.signature import sealer
 from lockstep.errors import ArtifactError
 
-_ROW = {"name!": str, "step!": str, "digest!": str}
+_ROW = {"name!": str, "step!": str, "digest!": str, "role": str}
 BUNDLE = {"artifacts!": [_ROW]}
 
 
@@ -47,7 +47,9 @@ def pack_bundle(
     rows = []
     for name in sorted(artifacts):
         one = Artifact.from_bytes(artifacts[name], name)
-        rows.append({"name": name, "step": one.manifest.get("step", ""), "digest": one.digest})
+        row = {"name": name, "step": one.manifest.get("step", ""), "digest": one.digest}
+        role = one.manifest.get("fingerprint", {}).get("options role")
+        rows.append(row | ({"role": role} if role else {}))
     return format.encode(format.BUNDLE, {"artifacts": rows}, artifacts, seal or sealer())
 
 
@@ -87,6 +89,11 @@ class Bundle:
         self._reader = format.open_file(path, stream)
         self._reader.want(format.BUNDLE)
         check_bundle(self._reader.manifest, os.fspath(path))
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """Each artifact's name in a store -> the role it is of; "" for all ranks."""
+        return {row["name"]: row.get("role", "") for row in self._reader.manifest["artifacts"]}
 
     @property
     def steps(self) -> dict[str, str]:

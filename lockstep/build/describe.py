@@ -26,12 +26,19 @@ _TOLD = {
     "fingerprint",
     "contract",
     "schedule",
+    "messages",
     "check",
     "eager",
     "compared",
     "early",
     "repeats",
+    "passes",
     "blobs",
+}
+_PASSES = {
+    "bucket": "collectives go together with others",
+    "bucket_wide": "collectives go together with others, sums over any number of ranks",
+    "overlap": "collectives have more of the step beside them",
 }
 
 
@@ -53,7 +60,8 @@ def describe(path: str | os.PathLike[str]) -> str:
     manifest = seen.manifest
     if seen.artifacts:
         rows = [
-            (one.name, size_text(one.size), one.digest[:16], one.step) for one in seen.artifacts
+            (one.name, size_text(one.size), one.digest[:16], f"{one.step} {one.role}".strip())
+            for one in seen.artifacts
         ]
         return printable("\n\n".join(["\n".join(seen.head()), _table("artifacts", rows)]))
     parts = [
@@ -61,6 +69,7 @@ def describe(path: str | os.PathLike[str]) -> str:
         _requires(manifest.get("requires", {})),
         _contract(manifest.get("contract", {})),
         _schedule(manifest.get("schedule", [])),
+        _messages(manifest.get("messages", [])),
         _check(manifest.get("check", {})),
         _eager(manifest.get("eager", {})),
         _blobs(manifest["blobs"]),
@@ -88,8 +97,13 @@ def _head(seen: Inspected) -> str:
         lines.append(f"  repeats   {told.format_map(once)}")
     if "flat" in once:
         lines.append(f"  repeats   compiled as a whole: {once['flat']}")
+    if "parts" in once:
+        lines.append(f"  cut       into {once['parts']} parts, where collectives start and end")
     if "recomputed" in once:
         lines.append(f"  kept less {once['recomputed']} values are computed again in the backward")
+    for name, done in manifest.get("passes", {}).items():
+        what = f"{done} {_PASSES.get(name, 'times')}" if isinstance(done, int) else done
+        lines.append(f"  pass      {name}: {what}")
     built = manifest.get("built")
     if isinstance(built, dict):
         lines.append(f"  built     {_built(built)}")
@@ -172,6 +186,20 @@ def _schedule(schedule: list[dict[str, Any]]) -> str:
         for item in schedule
     ]
     return _table("collectives", rows)
+
+
+def _messages(messages: list[dict[str, Any]]) -> str:
+    rows = [
+        (
+            item["op"],
+            item["axis"],
+            f"{'to' if item['op'] == 'send' else 'from'} {item['place']:+d}",
+            _type(item),
+            item["line"],
+        )
+        for item in messages
+    ]
+    return _table("messages", rows)
 
 
 def _check(check: dict[str, Any]) -> str:

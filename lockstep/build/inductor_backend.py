@@ -16,6 +16,7 @@ from lockstep.build.cpu import kernel_features
 from lockstep.build.cubins import Triton, compiled
 from lockstep.build.graph_backend import graph_text
 from lockstep.build.holdable import check_nodes
+from lockstep.build.in_order import tie
 from lockstep.build.outline.lowered import Repeats, lower_once
 from lockstep.build.outputs import split_outputs
 from lockstep.build.program import Program
@@ -77,6 +78,7 @@ def _compiled(graph: Lowerable, options: dict[str, Any]) -> tuple[Rewritten | No
     check_nodes(nodes)
     split = split_outputs(graph.gm)
     lift_weights(split.gm)
+    tie(split.gm.graph)
     try:
         with _compat.inductor_options(_OPTIONS | options):
             program, repeats = lower_once(split, graph.fakes)

@@ -21,13 +21,14 @@ from lockstep.errors import ArtifactError
 
 @dataclass(frozen=True)
 class Part:
-    """An artifact of a bundle, verified: its name in a store, its step, size, digest, signer."""
+    """An artifact of a bundle, verified: its name in a store, step, role, size, digest, signer."""
 
     name: str
     step: str
     size: int
     digest: str
     signed: Signed | None
+    role: str = ""
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,8 @@ def _part(row: dict[str, str], data: bytes, source: str) -> Part:
     reader.want(format.STEP)
     check_step(reader.manifest, source)
     _byte_code(reader.manifest, reader.blobs(keep=True), source)
-    return Part(row["name"], row["step"], len(data), row["digest"], reader.signed)
+    role = row.get("role", "")
+    return Part(row["name"], row["step"], len(data), row["digest"], reader.signed, role)
 
 
 def _byte_code(manifest: dict[str, Any], blobs: dict[str, bytes], source: str) -> bool | None:

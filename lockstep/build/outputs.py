@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockstep import _compat
+from lockstep.build.in_order import messages
 from lockstep.capture.schemas import returns_its_first_argument
 from lockstep.errors import LoweringError
 
@@ -23,6 +24,7 @@ class Split:
 
     Args:
         gm: a copy of the graph; its outputs are single, and share nothing with an input.
+            Its last message is one of them, though nothing reads it: a compiler would drop it.
         epilogue: module text that rebinds `call`; empty where the outputs are as they were.
     """
 
@@ -49,12 +51,13 @@ def split_outputs(gm: Any) -> Split:
             storages.setdefault(_storage(node), index)
     writer = _Writer(placeholders, storages)
     parts = [writer.part(value) for value in outputs]
-    graph.output(tuple(writer.kept))
-    return Split(torch.fx.GraphModule({}, graph), _epilogue(writer, parts, outputs))
+    unread = [node for node in messages(graph)[-1:] if node not in writer.kept]
+    graph.output((*writer.kept, *unread))
+    return Split(torch.fx.GraphModule({}, graph), _epilogue(writer, parts, outputs, unread))
 
 
-def _epilogue(writer: _Writer, parts: list[str], outputs: Sequence[Any]) -> str:
-    if parts == [f"made[{index}]" for index in range(len(outputs))]:
+def _epilogue(writer: _Writer, parts: list[str], outputs: Sequence[Any], unread: list[Any]) -> str:
+    if not unread and parts == [f"made[{index}]" for index in range(len(outputs))]:
         return ""
     lines = ["", "_compiled = call", "", "def call(inputs):"]
     lines += [f"    held_{index} = inputs[{index}]" for index in sorted(writer.held)]

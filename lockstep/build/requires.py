@@ -122,7 +122,7 @@ def _check_ops(names: list[str], source: str) -> None:
     import torch
 
     if any(name.startswith("lockstep::") for name in names):
-        import_module("lockstep.spmd.ops")  # registers them
+        import_module("lockstep.spmd.point_to_point")  # registers them, and those of `ops`
     for name in names:
         space, _, rest = name.partition("::")
         op, _, overload = rest.partition(".")

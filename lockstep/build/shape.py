@@ -68,6 +68,8 @@ _EAGER = {
     "seconds": float,
 }
 _CALL = {"op": str, "axis": str, "shape": _SIZES, "dtype": str, "phase": str, "line": (str, None)}
+_MESSAGE = {"op!": frozenset({"send", "recv"}), "axis!": str, "place!": int, "number!": _COUNT}
+_MESSAGE |= {"shape!": _SIZES, "dtype!": str, "line!": str}
 STEP = {
     "backend!": str,
     "requires!": _REQUIRES,
@@ -77,12 +79,15 @@ STEP = {
     "fingerprint": {"*": ...},
     "contract": _CONTRACT,
     "schedule": [_CALL],
+    "messages": [_MESSAGE],
     "check": _CHECK,
     "eager": _EAGER,
     "built": {"time": _TIME, "rank": _COUNT, "world": _COUNT, "seconds": {"*": float}},
     "compared": {"ranks!": [_COUNT], "rows!": _COUNT},
     "early": [str],
-    "repeats": {key: _COUNT for key in ("bodies", "calls", "nodes", "recomputed")} | {"flat": str},
+    "passes": {"*": (_COUNT, str)},
+    "repeats": {key: _COUNT for key in ("bodies", "calls", "nodes", "recomputed", "parts")}
+    | {"flat": str},
     "graph": str,
 }
 # What a job needs of an artifact, beyond what `lockstep show` does.

@@ -46,6 +46,7 @@ from lockstep.capture.standin import like, stand_ins, standing_in
 from lockstep.capture.state import Slot, State, collect, tensor_holders
 from lockstep.errors import CaptureError, LockstepError
 from lockstep.spmd.claims import in_phase
+from lockstep.spmd.messages import line_of_step
 
 
 def capture(function: Callable[..., Any], *args: Any, **kwargs: Any) -> StepGraph:
@@ -131,9 +132,8 @@ class Tracing:
         by_real = stand_ins(self.stand_in, self.state.slots)
         for slot in self.state.slots:
             names = tuple(h.name for h in slot.holders[1:])
-            self._add(
-                input_spec(slot.name, slot.kind, slot.tensor, names), by_real[id(slot.tensor)]
-            )
+            spec = input_spec(slot.name, slot.kind, slot.tensor, names)
+            self._add(spec, by_real[id(slot.tensor)])
         for slot in self.state.parameters:
             self._add_grad(slot, by_real[id(slot.tensor)])
         leaves = [
@@ -159,6 +159,7 @@ class Tracing:
             computed=self._computed,
             schedule=passes.schedule(gm),
             symbols=self._symbols if self._symbols.sizes else None,
+            switched=self.state.switched,
         )
         if self._noting is not None:
             passes.clean(traced, keep_dead=True, runs=False)
@@ -289,12 +290,14 @@ class Tracing:
                 if self.checking is not None:
                     stack.enter_context(self.checking.watching(self.fakes))
                 stack.enter_context(in_phase("build"))
+                messages = stack.enter_context(line_of_step())
                 early = stack.enter_context(putting(self._early, self._number_of))
                 args, kwargs = self.call.arguments(
                     [early.get(at, leaf) for at, leaf in enumerate(taken)]
                 )
                 result = self.step.function(*args, **kwargs)
                 recorder.refuse_unfinished()
+                messages.refuse_open()
                 if self.checking is not None:
                     self.checking.finish()
                 self.refuse_lost(memory)

@@ -84,6 +84,7 @@ class StepGraph:
         computed: how many outputs the step itself gives; effects alone want those after them.
         schedule: the collectives in order: op, axis, shape, dtype, line, phase.
         symbols: the sizes that may differ from call to call, and what has to hold of them.
+        switched: model in a DDP -> whether it sends its buffers at the forward after the step.
     """
 
     name: str
@@ -99,6 +100,7 @@ class StepGraph:
     schedule: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     symbols: Symbols | None = None
+    switched: dict[str, bool] = field(default_factory=dict)
     digest: str = ""  # of what it is, before a back end changes it
     table: list[list[str]] = field(default_factory=list)  # of the same, for people to look at
 
@@ -114,6 +116,7 @@ class StepGraph:
             "out_spec": tree_text(self.out_spec),
             "effects": [_record(effect) for effect in self.effects],
             "emits": [emit.asdict() for emit in self.emits],
+            **({"switched": self.switched} if self.switched else {}),
         }
 
     def source_map(self) -> dict[str, list[str]]:

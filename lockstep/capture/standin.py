@@ -13,6 +13,7 @@ from lockstep._compat_dtensor import dtensor_around
 from lockstep.capture.layout import is_dtensor, local_of
 from lockstep.capture.optimizers import swapped_optimizer
 from lockstep.capture.state import Slot, State
+from lockstep.capture.wrapped.ddp import reducing
 
 
 def stand_ins(
@@ -65,4 +66,6 @@ def standing_in(
                 holder.mapping[holder.key] = fakes[id(slot.tensor)]
         for name, optimizer in state.optimizers:
             stack.enter_context(swapped_optimizer(optimizer, fakes, scalars, name))
+        state.switched = {}
+        stack.enter_context(reducing(state.wrappers, fakes, state.names, state.switched))
         yield

@@ -16,6 +16,7 @@ from lockstep import _compat
 from lockstep.capture.binding import Call, Root
 from lockstep.capture.origin import user_line
 from lockstep.capture.plain import refuse_odd, refuse_odd_arguments
+from lockstep.capture.wrapped.ddp import Wrapper, wrappers_of
 from lockstep.errors import CaptureError
 
 
@@ -78,18 +79,25 @@ class State:
     scalars: list[Scalar] = field(default_factory=list)
     modules: list[tuple[str, torch.nn.Module]] = field(default_factory=list)
     optimizers: list[tuple[str, torch.optim.Optimizer]] = field(default_factory=list)
+    wrappers: list[Wrapper] = field(default_factory=list)
+    switched: dict[str, bool] = field(default_factory=dict)  # by the last trace; see `reducing`
 
     @property
     def parameters(self) -> list[Slot]:
         return [slot for slot in self.slots if slot.kind == "param"]
+
+    @property
+    def names(self) -> dict[int, str]:
+        """The name of each parameter, by its id."""
+        return {id(slot.tensor): slot.name for slot in self.parameters}
 
 
 def collect(call: Call) -> State:
     """Find all state below a call's roots, in an order that is the same on every rank.
 
     Raises:
-        CaptureError: a wrapped model (DDP, FSDP), a tensor subclass, or an optimizer whose
-            parameters belong to no module that the step reaches.
+        CaptureError: a model wrapped by FSDP or DataParallel, a tensor subclass, or an optimizer
+            whose parameters belong to no module that the step reaches.
     """
     state = State()
     known: dict[int, Slot] = {}
@@ -117,6 +125,7 @@ def _add_module(state: State, known: dict[int, Slot], root: str, module: torch.n
         refuse_wrapped(name, child)
         if id(child) not in seen:
             state.modules.append((name, child))
+            state.wrappers += wrappers_of(name, child)
     # Also a module that is reachable by two paths holds its tensors once.
     for path, child in module.named_modules():
         if id(child) in seen:
@@ -149,7 +158,7 @@ def refuse_wrapped(name: str, module: torch.nn.Module) -> None:
     """Refuse models whose gradient reduction happens outside of what a capture sees.
 
     Raises:
-        CaptureError: the module is wrapped by DDP, FSDP or FSDP2, or made by torch.jit.
+        CaptureError: the module is wrapped by DataParallel, FSDP or FSDP2, or made by torch.jit.
     """
     if isinstance(module, torch.jit.ScriptModule):
         raise CaptureError(
@@ -180,8 +189,6 @@ _SHARDED = 'pass the plain model, sharded by lockstep.parallel.fully_shard(model
 
 
 def _wrapper_of(module: torch.nn.Module) -> str | None:
-    if isinstance(module, torch.nn.parallel.DistributedDataParallel):
-        return "DistributedDataParallel"
     if isinstance(module, torch.nn.DataParallel):
         return "DataParallel"
     kinds = {kind.__name__ for kind in type(module).__mro__}

@@ -14,6 +14,7 @@ from torch.fx import Node
 from lockstep import _compat
 from lockstep.capture.schemas import returns_its_first_argument, view_of
 from lockstep.checker.inference.rules.context import shape_of
+from lockstep.checker.inference.rules.registry import op_name
 from lockstep.checker.inference.rules.writes import written_nodes
 from lockstep.checker.world import RankTrace
 
@@ -66,6 +67,9 @@ class Along:
             self._learned.add(node)
         if self._communicates(node):
             counts = all(shape_of(n) == () and not self._has(n, self._learned) for n in read)
+            # One rank's state, as DDP sends its buffers, holds nothing of this step's batches.
+            sent = op_name(node.target) == "_c10d_functional.broadcast"
+            counts |= sent and not any(self._has(n, self._own) for n in read)
             if not counts:
                 self._put(node, self._mixed)
             return

@@ -25,6 +25,9 @@ from lockstep.parallel.layout import Layout as Layout
 from lockstep.parallel.layout import layout as layout
 from lockstep.parallel.loss import token_count as token_count
 from lockstep.parallel.loss import token_mean as token_mean
+from lockstep.parallel.pipeline import Pipe as Pipe
+from lockstep.parallel.pipeline import Stage as Stage
+from lockstep.parallel.pipeline import pipeline_step as pipeline_step
 from lockstep.parallel.placement import Placed as Placed
 from lockstep.parallel.placement import place as place
 from lockstep.parallel.placement import placements as placements

@@ -25,6 +25,7 @@ from lockstep.capture.checking import Checking
 from lockstep.capture.early import Early
 from lockstep.capture.graph import StepGraph
 from lockstep.capture.ranges import Size
+from lockstep.capture.sent import messages_of
 from lockstep.capture.trees import tree_of
 from lockstep.errors import ArtifactError
 from lockstep.fleet.obtain import Obtained
@@ -36,6 +37,7 @@ from lockstep.run.dynamic import Guards
 from lockstep.run.key import Bound
 from lockstep.run.loader import load_program
 from lockstep.run.options import CHECKS, EAGER, Options
+from lockstep.run.passing import Passed, passed
 from lockstep.run.replicas import Replicas
 from lockstep.run.session import Here, Session
 from lockstep.run.trial import NOBODY
@@ -51,6 +53,7 @@ class Made:
         rows: of the graph, for another rank's to be compared with; none in a world of one.
         checked: what the check established.
         seconds: by part of the build, so far.
+        checking: the notes of the capture; None where nothing is checked.
         program: of the back end "graph", where it was lowered by that already.
     """
 
@@ -58,6 +61,7 @@ class Made:
     rows: list[Any]
     checked: Fields
     seconds: dict[str, float]
+    checking: Checking | None = None
     program: Program | None = None
 
 
@@ -100,11 +104,12 @@ class Build:
         with _timed(made.seconds, "lower"):
             stage("lower")
             backend = self.options.backend
-            tried = made.program if backend == "graph" else None
-            program = tried or lower(made.graph, backend)
+            after = passed(self, made.graph, made.checking)
+            tried = made.program if backend == "graph" and after.graph is made.graph else None
+            program = tried or lower(after.graph, backend)
         likeness = self.compared(made, stage)
         stage("pack")
-        return self.packed(made.graph, program, made.checked, likeness, made.seconds)
+        return self.packed(made.graph, program, made.checked, likeness, made.seconds, after)
 
     def made(self, stage: Callable[[str], None]) -> Made:
         """The call's graph, captured and checked once on this rank; raises as `run`."""
@@ -120,7 +125,7 @@ class Build:
                 stage("check")
                 with graph.symbols.undecided() if graph.symbols else contextlib.nullcontext():
                     checked = self.checked(checking)
-            self.memo["made"] = Made(graph, rows, checked, seconds)
+            self.memo["made"] = Made(graph, rows, checked, seconds, checking)
         made: Made = self.memo["made"]
         return made
 
@@ -142,6 +147,7 @@ class Build:
         checked: Fields,
         likeness: Fields | None,
         seconds: dict[str, float],
+        after: Passed | None = None,
         tells: bool = True,
     ) -> bytes:
         """The artifact's bytes.
@@ -150,15 +156,19 @@ class Build:
             checked: what the check established.
             likeness: the certificate that other ranks capture the same; None in a world of one.
             seconds: by part of the build.
+            after: what passes made of the graph; None: the program is of the graph itself.
             tells: whether the program has the step's effects, and the file what people look at.
         """
         here, checked = self.here, dict(checked)
         types = checked.pop("types", {}), checked.pop("cotangents", {})
+        sent = messages_of(graph.gm)
         manifest = {
             "step": self.step.name,
             "fingerprint": self.wanted,
             "contract": graph.contract() | ({} if tells else {"emits": []}),
-            "schedule": graph.schedule,
+            "schedule": (after.graph if after else graph).schedule,
+            **({"passes": after.told} if after and after.told else {}),
+            **({"messages": sent} if sent else {}),
             "nodes": len(graph.gm.graph.nodes),
             "check": checked,
             "eager": self.eager,

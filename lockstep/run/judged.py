@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from lockstep.build.fingerprint import Fields
 from lockstep.capture.binding import Call, Step
 from lockstep.capture.checking import Checking
 from lockstep.capture.early import Early
+from lockstep.checker.again import again
 from lockstep.checker.built import Built, judge_built
 from lockstep.checker.finding import Finding, Report
 from lockstep.errors import CheckError, LockstepError
@@ -74,6 +76,23 @@ def judged(
         "types": built.types,
         "cotangents": built.cotangents,
     }
+
+
+def fault_in(
+    gm: Any,
+    checking: Checking,
+    bound: Bound,
+    options: Options,
+    apart: Mapping[str, frozenset[str]],
+) -> str:
+    """What the types find in a graph that a pass made of a judged one; empty: no fault."""
+    try:
+        reductions = options.reductions
+        made = again(checking, gm)
+        built = judge_built(made, bound.state, options.mesh, options.data, reductions, apart)
+    except Exception as error:
+        return f"the types could not be asked: {type(error).__name__}: {error}"
+    return next((f"{one.code} {one.what}" for one in built.report.findings), "")
 
 
 def _by_types(

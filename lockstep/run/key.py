@@ -77,8 +77,13 @@ class Bound:
             self.signature,
             tuple(self._of_parameters()),
             tuple(self._training()),
+            self._switches(),
             modes(),
         )
+
+    def asked(self, call: Call) -> tuple[Any, ...]:
+        """What of the key is about the call alone, whatever state earlier ones have left."""
+        return call.spec, self._leaves(call, None), tuple(self._training()), modes()
 
     def quick_key(
         self, call: Call, loose: Mapping[int, Mapping[int, Size]] | None = None
@@ -91,7 +96,7 @@ class Bound:
         """
         met = self._met.number
         numbers = met(self._of_parameters()), met(self._training())
-        return (call.tree, self._leaves(call, loose), *numbers, modes())
+        return (call.tree, self._leaves(call, loose), *numbers, self._switches(), modes())
 
     def _of_parameters(self) -> list[tuple[Any, ...]]:
         found = [(p.requires_grad, p.grad is None, p.shape, p.dtype) for p in self.parameters]
@@ -99,6 +104,9 @@ class Bound:
 
     def _training(self) -> list[bool]:
         return list(map(_TRAINING, self._modules))
+
+    def _switches(self) -> tuple[tuple[bool, bool], ...]:
+        return tuple([wrapper.switches for wrapper in self.state.wrappers])
 
     def _leaves(
         self, call: Call, loose: Mapping[int, Mapping[int, Size]] | None
@@ -237,6 +245,8 @@ def contract(
         fields[slot.name] = _slot_words(slot)
     for name, module in bound.state.modules:
         fields[f"{name}.training"] = module.training
+    for wrapper in bound.state.wrappers:
+        fields[f"{wrapper.name} wrapped by DDP"] = wrapper.words(bound.state.names)
     fields["argument tree"] = str(call.spec)
     casts = [f"autocast {kind}" for kind in _device_kinds()]
     names = ("grad", "inference", "deterministic", *casts)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import FunctionType, MethodType
 from typing import Any
 
+from lockstep.build.passes.asked import asked_for
 from lockstep.capture.ranges import Size
 from lockstep.errors import UsageError
 from lockstep.run.dynamic import read_dynamic
@@ -29,6 +30,7 @@ class Options:
         pending: axis -> who reduces later, in the user's words.
         roles: the axes along which ranks run other programs.
         guard: whether calls are compared before they run; what gives the loop's number for one.
+        passes: over the captured graph -> the bytes that each may use.
         others: as `ls.compile` has them.
     """
 
@@ -44,6 +46,7 @@ class Options:
     pending: Mapping[str, str] = field(default_factory=dict)
     roles: tuple[str, ...] = ()
     guard: Callable[[], int | str] | bool = False
+    passes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def reductions(self) -> dict[str, str]:
@@ -97,6 +100,7 @@ def options(function: Any, **given: Any) -> Options:
     for name, known in words.items():
         if given[name] not in known:
             raise UsageError(f"{name}={given[name]!r}", want=f"one of {', '.join(known)}")
+    given["passes"] = _passes(given)
     given |= {"data": over, "pending": pending, "outside": outside}
     return Options(**{**given, "dynamic": read_dynamic(given["dynamic"])})
 
@@ -119,6 +123,18 @@ def _roles(
             fix='check="types", which judges a role\'s program along the other axes',
         )
     return roles
+
+
+def _passes(given: dict[str, Any]) -> dict[str, int]:
+    """The passes; with roles none, whose other programs wait for this one's collectives."""
+    asked = asked_for(given["passes"], given["backend"])
+    if given["roles"] and given["passes"] and asked:
+        raise UsageError(
+            "passes= with roles=",
+            why="ranks of other roles wait for a program's collectives in their order",
+            fix="leave one of them out",
+        )
+    return {} if given["roles"] else asked
 
 
 def _refuse_store(store: Any) -> None:

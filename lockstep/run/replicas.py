@@ -67,6 +67,11 @@ class Replicas:
                 found.beside[axis] = str([c for i, c in enumerate(coordinate) if i != at])
         return found
 
+    def taken(self) -> Replicas:
+        """Itself, which from now on means the values of now."""
+        self._hash()
+        return self
+
     # -- what the vote asks for
 
     def summary(self) -> dict[str, Any]:
@@ -101,6 +106,8 @@ class Replicas:
         return {name: self._digests[name] for name in self.axes[axis]}
 
     def _hash(self) -> None:
+        if self._digests:
+            return
         held = {name: tensor for named in self.axes.values() for name, tensor in named.items()}
         self._digests = digests_of(held)
 

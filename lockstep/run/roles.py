@@ -11,8 +11,9 @@ from typing import Any
 
 from lockstep.build.fingerprint import Fields
 from lockstep.fleet.fleet import Fleet
-from lockstep.fleet.judge import judge_contracts
+from lockstep.fleet.judge import Posted, judge_contracts
 from lockstep.fleet.scope import Scope
+from lockstep.run.stages import Roles
 
 # What the programs of all roles have in common, by how the fields of a fingerprint begin.
 _COMMON = ("version ", "flag ", "machine", "mesh ", "order of axes", "backend", "build ")
@@ -55,7 +56,7 @@ class Meeting:
     def __init__(self, fleet: Fleet, roles: tuple[str, ...], limit_s: float) -> None:
         self._fleet, self._limit_s = fleet, limit_s
         self._topic = f"roles/{next(_numbers)}"
-        self._axes = ", ".join(roles)
+        self._roles, self._axes = roles, ", ".join(roles)
 
     def begin(self, wanted: Fields, toolchain: Fields) -> None:
         """Agree on versions, flags and the mesh.
@@ -69,9 +70,49 @@ class Meeting:
         about = f"call a step with roles along {self._axes}"
         self._fleet.agree(f"{self._topic}/begin", value, judge_contracts, about)
 
-    def end(self, step: str) -> None:
-        """Wait until every role has its program."""
-        about, value = f"have the program of its role along {self._axes}", {"step": step}
-        self._fleet.agree(
-            f"{self._topic}/end", value, lambda *_: {"ok": True}, about, limit=self._limit_s
-        )
+    def end(self, step: str, mesh: Any, messages: list[dict[str, Any]]) -> None:
+        """Wait until every role has its program, and see that they answer each other's messages.
+
+        Args:
+            messages: what this rank's program sends and receives.
+
+        Raises:
+            FleetError: one role waits for what the other does not send.
+        """
+        scope = scope_of(mesh, self._roles)
+        at = dict(zip(mesh.mesh_dim_names, mesh.get_coordinate(), strict=True))
+        value = {"step": step, "at": [at[axis] for axis in self._roles]}
+        if self._fleet.rank == scope.ranks[0]:  # the others have the same program
+            value["messages"] = messages
+        sizes = dict(zip(mesh.mesh_dim_names, mesh.shape, strict=True))
+        about = f"have the program of its role along {self._axes}"
+
+        def judge(posted: Posted, ranks: Any) -> dict[str, Any]:
+            return judge_messages(posted, self._roles, sizes)
+
+        self._fleet.agree(f"{self._topic}/end", value, judge, about, limit=self._limit_s)
+
+
+def judge_messages(
+    posted: Posted, axes: tuple[str, ...], sizes: Mapping[str, int]
+) -> dict[str, Any]:
+    """The verdict on the messages of all roles.
+
+    Args:
+        posted: by rank: its place along `axes`, and of one rank of each role its messages.
+    """
+    programs = {tuple(one["at"]): one["messages"] for one in posted if "messages" in one}
+    fault = Roles(axes, sizes, programs).fault()
+    return {"ok": True} if fault is None else {"fault": fault.record()}
+
+
+def refuse_unanswered(messages: list[dict[str, Any]], mesh: Any) -> None:
+    """Refuse the one program of all ranks whose messages are not answered by itself.
+
+    Raises:
+        FleetError: as `Meeting.end`.
+    """
+    sizes = dict(zip(mesh.mesh_dim_names, mesh.shape, strict=True)) if messages else {}
+    fault = Roles((), sizes, {(): messages}).fault()
+    if fault is not None:
+        raise fault.error()

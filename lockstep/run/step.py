@@ -21,11 +21,12 @@ from lockstep.run.asking import Asking
 from lockstep.run.audit import audit
 from lockstep.run.call_guard import CallGuard, guard_of, name_of_call
 from lockstep.run.dynamic import Dynamic, Loose
+from lockstep.run.first import FirstCalls
 from lockstep.run.key import Bound, contract
 from lockstep.run.modes import ON, instead, mode
 from lockstep.run.options import Options, options
 from lockstep.run.replicas import Replicas
-from lockstep.run.roles import Meeting, scope_of
+from lockstep.run.roles import Meeting, refuse_unanswered, scope_of
 from lockstep.run.session import Session, session
 from lockstep.run.trial import Trial
 from lockstep.run.variant import Variant
@@ -65,6 +66,7 @@ class CompiledStep:
         # The n-th step of a name is the n-th on every rank, for the keys that ranks meet under.
         count = _names[self.step.name] = _names.get(self.step.name, 0) + 1
         self.name = self.step.name if count == 1 else f"{self.step.name}#{count}"
+        self._first = FirstCalls(self.name)
 
     def __get__(self, owner: Any, kind: Any = None) -> Any:
         """As a method: the object it is called on is its first argument."""
@@ -86,6 +88,9 @@ class CompiledStep:
         bound = self.bind(call)
         self._calls += 1
         here = session()
+        if bound.state.wrappers and self._first.wait(call, bound):
+            as_it_is = functools.partial(self.step.function, *args, **kwargs)
+            return self._first.run(here, as_it_is, call, bound, self._replicas)
         variant = self._variant(here, call, bound)
         # Lone votes are judged by it.
         here.fleet.call(self.name, variant.name, self._calls, self.scope)
@@ -168,7 +173,9 @@ class CompiledStep:
             asked = {name: words[name] for name in (*call.names, "argument tree")}
             self._refuse_new(asked, words)
             wanted = self.fingerprint(call, bound, words)
-            replicas = self._replicas(bound) if not self._votes else None
+            replicas = None
+            if not self._votes:
+                replicas = self._first.replicas or self._replicas(bound)
         meeting, tools = self._meeting(here), toolchain(self.options.backend)
         if meeting is not None:
             meeting.begin(wanted, tools)
@@ -215,7 +222,9 @@ class CompiledStep:
         self._contracts[name] = words
         self._asked.append(asked)
         if meeting is not None:
-            meeting.end(self.name)
+            meeting.end(self.name, self.mesh, variant.messages)
+        elif not self.options.roles:
+            refuse_unanswered(variant.messages, self.mesh)
         return variant
 
     def _meeting(self, here: Session) -> Meeting | None:
@@ -274,6 +283,7 @@ class CompiledStep:
                 "data": list(self.options.data),
                 "pending": dict(self.options.pending),
                 "said": said_of_parameters(bound.state, self.mesh),
+                **({"passes": dict(self.options.passes)} if self.options.passes else {}),
                 **({"role": self.scope.name} if self.scope is not None else {}),
             },
         )
@@ -323,6 +333,7 @@ def compile(
     pending: Mapping[str, str] | None = None,
     roles: str | tuple[str, ...] | None = None,
     guard: bool | Callable[[], int | str] = False,
+    passes: Mapping[str, bool | int] | None = None,
 ) -> Callable[[Callable[P, T]], Callable[P, T]]: ...
 
 
@@ -340,6 +351,7 @@ def compile(
     pending: Mapping[str, str] | None = None,
     roles: str | tuple[str, ...] | None = None,
     guard: bool | Callable[[], int | str] = False,
+    passes: Mapping[str, bool | int] | None = None,
 ) -> Any:
     """Make a step that one rank compiles and every rank runs.
 
@@ -381,6 +393,10 @@ def compile(
             all-reduce in a group of its own; where it is not, StepMismatch is raised on all of
             them. Calls are told apart by step, variant and count; a function that gives the loop's
             own number, as `lambda: state.step`, sees a rank that has left out a batch, too.
+        passes: pass over the captured graph -> False, True, or the bytes that it may use. "bucket":
+            collectives of one axis go together; "overlap": they start early and are waited for
+            late. These two keep every bit, and "inductor" has them by itself. "bucket_wide": sums
+            over more than two ranks go together, too, whose bits may then be others.
 
     Returns:
         A callable like the step. Its first call of each variant is collective over all ranks.
@@ -406,6 +422,7 @@ def compile(
         pending=pending,
         roles=roles,
         guard=guard,
+        passes=passes,
     )
 
     def wrap(step: Callable[..., Any]) -> CompiledStep:

@@ -37,6 +37,7 @@ class Variant:
     ) -> None:
         self.name, self.digest = name, artifact.digest
         self.checked: dict[str, Any] = artifact.manifest.get("check", {})
+        self.messages: list[dict[str, Any]] = artifact.manifest.get("messages", [])
         self._program = program
         contract = artifact.manifest["contract"]
         self.guards = Guards(contract)
@@ -53,6 +54,7 @@ class Variant:
         self._out_spec = tree_of(contract["out_spec"])
         self._effects = contract["effects"]
         self._emission = Emission(contract["emits"])
+        self._switched: dict[str, bool] = contract.get("switched", {})
 
     def run(self, call: Call, bound: Bound) -> Any:
         """Run the program on the call's tensors and the bound state; returns what the step returns.
@@ -68,6 +70,8 @@ class Variant:
         plan.apply(outputs, passed)
         for _, optimizer in bound.state.optimizers:
             _compat.note_step(optimizer)
+        for wrapper in bound.state.wrappers:
+            wrapper.switch(self._switched)
         self._emission.run(outputs, call, bound)
         leaves = [
             outputs[index] if kind == "output"

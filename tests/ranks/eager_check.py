@@ -5,13 +5,13 @@ torchrun ... -m tests.ranks.eager_check NAME
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 import lockstep as ls
 from lockstep.build.artifact import read_manifest
@@ -118,30 +118,30 @@ def passes(me: Here) -> None:
 # ---- something is lost ---------------------------------------------------------------------------
 
 
-def ddp(me: Here) -> None:
-    """The model's parameters are reduced by hooks in C++, which no stand-in has."""
+def hidden(me: Here) -> None:
+    """Gradients are reduced by hooks below Python's own, which no stand-in has."""
     model = seeded()
-    wrapped = [DistributedDataParallel(model, broadcast_buffers=False)]
+    nodes = reducing_below(model)
+    assert nodes
 
     def step(model: Net, x: Tensor) -> Tensor:
-        loss = HIDDEN.wrapped[0](x).square().mean()
+        loss = model(x).square().mean()
         loss.backward()
         return loss
 
-    HIDDEN.wrapped = wrapped
-    for _ in range(2):  # until its buckets are made, which no capture gets through
-        wrapped[0](batch(me)).sum().backward()
-    model.zero_grad()
     compiled(step)(model, batch(me))
 
 
-class _Hidden:
-    """What no capture looks into."""
+def reducing_below(model: nn.Module) -> list[Any]:
+    """All-reduce each gradient by a hook of what accumulates it; what comes keeps the hooks."""
 
-    __slots__ = ("wrapped",)
+    def reduce(_inputs: Any, outputs: Any, parameter: nn.Parameter) -> None:
+        dist.all_reduce(parameter.grad)
 
-
-HIDDEN = _Hidden()
+    nodes = [p.view_as(p).grad_fn.next_functions[0][0] for p in model.parameters()]
+    for node, parameter in zip(nodes, model.parameters(), strict=True):
+        node.register_hook(functools.partial(reduce, parameter=parameter))
+    return nodes
 
 
 def collective(me: Here) -> None:

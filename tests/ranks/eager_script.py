@@ -1,4 +1,4 @@
-"""For `lockstep check --eager`: `eager_script.py [ddp]`, whose step may hide a wrapped model."""
+"""For `lockstep check --eager`: `eager_script.py [hidden]`, whose reductions no capture may see."""
 
 from __future__ import annotations
 
@@ -6,25 +6,16 @@ import sys
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 import lockstep as ls
+from tests.ranks.eager_check import reducing_below
 
 mesh = ls.mesh("cpu", dp=-1)
 
 
-class Hidden:
-    """What no capture looks into."""
-
-    __slots__ = ("wrapped",)
-
-
-hidden = Hidden()
-
-
 @ls.compile(mesh=mesh, data="dp", pending={"dp": "ddp mean"})
 def train_step(model: nn.Module, x: Tensor) -> Tensor:
-    loss = (hidden.wrapped(x) if sys.argv[1:] else model(x)).square().mean()
+    loss = model(x).square().mean()
     loss.backward()
     return loss
 
@@ -43,12 +34,9 @@ def never(x: Tensor) -> Tensor:
 if __name__ == "__main__":
     torch.manual_seed(0)
     model = nn.Linear(4, 2)
-    hidden.wrapped = DistributedDataParallel(model)
+    hooked = reducing_below(model) if sys.argv[1:] else []
     torch.manual_seed(1 + mesh.get_local_rank("dp"))
     x = torch.randn(3, 4)
-    for _ in range(2):  # until its buckets are made, which no capture gets through
-        hidden.wrapped(x).sum().backward()
-    model.zero_grad()
     for _ in range(2):
         train_step(model, x)
         evaluate(model, x)

@@ -177,7 +177,8 @@ def test_what_is_refused_before_anything_is_agreed(torchrun: Torchrun, tmp_path:
         assert "LS100: the step scaled_step closes over the tensor SCALE" in found["closes over"]
         assert "tests/ranks/bad_input.py:" in found["closes over"]
         assert "pass it: scaled_step(..., SCALE)" in found["closes over"]
-        assert "LS100: model is wrapped by DistributedDataParallel" in found["ddp"]
+        assert "LS100: model is wrapped by DistributedDataParallel with what no" in found["ddp"]
+        assert "the communication hook powerSGD_hook" in found["ddp"]
         assert "LS100: model is wrapped by FSDPModule" in found["fsdp"]
         for wrapped in (found["ddp"], found["fsdp"]):
             assert 'ls.reduce_grads(model, dp="mean") after backward()' in wrapped

@@ -19,7 +19,7 @@ def starts(tmp_path_factory: pytest.TempPathFactory) -> list[Ended]:
     env = {"LOCKSTEP_STORE": str(folder / "store")}
     with Torchrun() as torchrun:
         starts = [
-            torchrun.run("tests.ranks.dtensor", folder=folder / name, limit=180, env=env)
+            torchrun.run("tests.ranks.dtensor", folder=folder / name, limit=600, env=env)
             for name in ("first", "second")
         ]
     for ended in starts:

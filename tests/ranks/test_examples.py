@@ -25,8 +25,15 @@ WANTED = {
 }
 SMALL = ["--steps", "3", "--layers", "1", "--backend", "graph"]  # the compiler has its own tests
 FEW = {"fully_sharded.py": SMALL, "tensor_parallel.py": SMALL}
-# The demo, which bench/demo.py runs; and what needs packages of its own, which `make bars` runs.
-BY_ITSELF = {"train_llama.py", "finetune_hf_llama.py", "with_lightning.py", "with_ray.py"}
+# The demo, which bench/demo.py runs; stages, which `python -m tests.pipeline` runs; what needs
+# packages of its own, which `make bars` runs.
+BY_ITSELF = {
+    "train_llama.py",
+    "pipeline.py",
+    "finetune_hf_llama.py",
+    "with_lightning.py",
+    "with_ray.py",
+}
 
 
 def test_every_example_is_run_and_is_short():

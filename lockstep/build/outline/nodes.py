@@ -9,7 +9,6 @@ from typing import Any
 from lockstep import _compat
 from lockstep.capture.schemas import must_stay, returns_its_first_argument, view_of
 
-FUNCTIONAL = "_c10d_functional"
 FREE = "lockstep_free"  # in a node's meta: a scalar that may be computed anew anywhere after it
 
 
@@ -87,9 +86,9 @@ def nodes_in(value: Any) -> Iterator[Any]:
 def may_cross(node: Any) -> bool:
     """Whether a body may hand a value to another.
 
-    A tensor may, and a size. Not a tuple, nor a number that is read as the program runs, nor what
-    has a size of such a number. What a collective still writes would have to be waited for by
-    another body than started it.
+    A tensor may, also one that a collective still writes: another body than started it then waits
+    for it. So may a size. Not a tuple, nor a number that is read as the program runs, nor what has
+    a size of such a number.
     """
     import torch
 
@@ -97,10 +96,6 @@ def may_cross(node: Any) -> bool:
     if isinstance(value, torch.SymInt):
         return is_size(value)
     if not isinstance(value, torch.Tensor):
-        return False
-    source = node.args[0] if node.target is operator.getitem else node
-    namespace = getattr(source.target, "namespace", None)
-    if namespace == FUNCTIONAL and "wait_tensor" not in str(source.target):
         return False
     sizes = (*value.shape, *value.stride(), value.storage_offset())
     return all(isinstance(size, int) or is_size(size) for size in sizes)

@@ -15,7 +15,7 @@ from lockstep.build.outline.driver import BODY
 from lockstep.build.outline.nodes import is_same, is_scalar, is_size, is_view, stays, written
 
 
-class _Symbols:
+class Symbols:
     """Numbers for terms: the same term, the same number."""
 
     def __init__(self) -> None:
@@ -25,23 +25,23 @@ class _Symbols:
         return self._numbers.setdefault(term, len(self._numbers))
 
 
-class _Value:
+class Value:
     """A value: its number, and the number of the memory that it is in."""
 
     def __init__(self, number: int, memory: int) -> None:
         self.number, self.memory = number, memory
 
 
-class _Run:
+class Run:
     """One run on symbols: what each memory holds, and the effects so far in order."""
 
-    def __init__(self, symbols: _Symbols) -> None:
-        self._symbols = symbols
-        self._state: dict[int, int] = {}
-        self._born: dict[int, int] = {}
+    def __init__(self, symbols: Symbols) -> None:
+        self.symbols = symbols
+        self.state: dict[int, int] = {}
+        self.born: dict[int, int] = {}
         self.effects: list[int] = []
 
-    def call(self, graph: Any, inputs: list[_Value]) -> list[Any]:
+    def call(self, graph: Any, inputs: list[Value]) -> list[Any]:
         """Run a graph; return its outputs, plain values as they are."""
         import torch
 
@@ -52,33 +52,32 @@ class _Run:
             if node.op == "placeholder":
                 values[node] = next(given)
             elif node.op == "call_function":
-                values[node] = self._called(node, values)
+                values[node] = self.called(node, values)
         outputs = torch.fx.node.map_arg(graph.output_node().args[0], values.__getitem__)
         return list(outputs)
 
-    def _called(self, node: Any, values: dict[Any, Any]) -> _Value:
+    def called(self, node: Any, values: dict[Any, Any]) -> Value:
         view = is_view(node)
         if is_same(node) and not stays(node):
             return values[node.args[0]]
         if is_scalar(node) and is_size(node.meta["val"]):  # by formula: exact, and of inputs alone
-            number = self._symbols.of("size", str(node.meta["val"]))
-            return _Value(number, number)
-        number = self._symbols.of(str(node.target), *self._read(node, values, not view))
+            number = self.symbols.of("size", str(node.meta["val"]))
+            return Value(number, number)
+        number = self.symbols.of(str(node.target), *self.read(node, values, not view))
         first = values.get(node.args[0]) if node.args else None
         if view or node.target is operator.getitem:
             memory = first.memory if view and first else number
-            made = _Value(number, memory)
+            made = Value(number, memory)
         else:
-            made = _Value(number, number)
-            self._born[number] = self._born.get(number, 0) + 1
-        if stays(node):
+            made = self.fresh(number)
+        if self.ordered(node):
             self.effects.append(number)
         for target in written(node):
             memory = values[target].memory
-            self._state[memory] = self._symbols.of("written", number, self._state.get(memory))
+            self.state[memory] = self.symbols.of("written", number, self.state.get(memory))
         return first if is_same(node) and first else made
 
-    def _read(self, node: Any, values: dict[Any, Any], contents: bool) -> tuple[Any, ...]:
+    def read(self, node: Any, values: dict[Any, Any], contents: bool) -> tuple[Any, ...]:
         """What an operator reads: which values, and, unless it makes a view, what is in them.
 
         A draw and a collective also read when they run.
@@ -87,20 +86,29 @@ class _Run:
 
         def term(one: Any) -> Any:
             value = values[one]
-            return _Term((value.number, self._state.get(value.memory) if contents else None))
+            return _Term((value.number, self.state.get(value.memory) if contents else None))
 
         arguments = torch.fx.node.map_arg((node.args, node.kwargs), term)
-        return repr(arguments), len(self.effects) if stays(node) else None
+        return repr(arguments), len(self.effects) if self.ordered(node) else None
+
+    def fresh(self, number: int) -> Value:
+        """A value in a memory of its own."""
+        self.born[number] = self.born.get(number, 0) + 1
+        return Value(number, number)
+
+    def ordered(self, node: Any) -> bool:
+        """Whether it is told when a call runs, among others of which this holds."""
+        return stays(node)
 
     def end(self, outputs: list[Any]) -> Any:
         """Everything that can be seen of a run; None where two memories have become one number."""
-        if any(self._born.get(memory, 1) > 1 for memory in self._state):
+        if any(self.born.get(memory, 1) > 1 for memory in self.state):
             return None
         seen = [
-            (value.number, self._state.get(value.memory)) if isinstance(value, _Value) else value
+            (value.number, self.state.get(value.memory)) if isinstance(value, Value) else value
             for value in outputs
         ]
-        return seen, self._state, self.effects
+        return seen, self.state, self.effects
 
 
 class _Term(tuple[Any, ...]):
@@ -117,14 +125,14 @@ def proved(gm: Any, bodies: list[Any], driver: str) -> bool:
         bodies: modules in the order of their numbers.
         driver: as `driver_text` gives it.
     """
-    symbols = _Symbols()
+    symbols = Symbols()
     count = len(gm.graph.find_nodes(op="placeholder"))
 
-    def inputs() -> list[_Value]:
+    def inputs() -> list[Value]:
         numbers = [symbols.of("input", at) for at in range(count)]
-        return [_Value(number, number) for number in numbers]
+        return [Value(number, number) for number in numbers]
 
-    whole, parts = _Run(symbols), _Run(symbols)
+    whole, parts = Run(symbols), Run(symbols)
     want = whole.end(whole.call(gm.graph, inputs()))
 
     def body(module: Any) -> Any:

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from lockstep.build.outline.nodes import FREE, base, calls, looks, may_cross
+from lockstep.build.passes.collectives import is_start, is_wait
+from lockstep.build.passes.order import is_light
 
 LEAST = 12  # calls in a repeat: of fewer, a call of a body costs more than it saves
 LEAST_SAVED = 24  # calls that a run of repeats saves
@@ -43,14 +45,43 @@ def segments(graph: Any) -> list[list[Any]]:
     nodes = calls(graph)
     scalars = list(itertools.takewhile(lambda node: FREE in node.meta, nodes))
     nodes = nodes[len(scalars) :]
-    cuts = {0, len(nodes)}
+    cuts = {0, len(nodes), *_around_collectives(nodes)}
     for run in find_runs(tokens(nodes)):
         start = _best_start(nodes, run)
         if start is not None:
             cuts.update(range(start, start + run.count * run.period + 1, run.period))
-    places = sorted(cuts)
-    parts = [nodes[a:b] for a, b in itertools.pairwise(places)]
+    return _parts(scalars, nodes, cuts)
+
+
+def apart(graph: Any) -> list[list[Any]]:
+    """Cut a normalised graph's calls at collectives alone, as `segments` does there, too."""
+    nodes = calls(graph)
+    return _parts([], nodes, {0, len(nodes), *_around_collectives(nodes)})
+
+
+def _parts(scalars: list[Any], nodes: list[Any], cuts: set[int]) -> list[list[Any]]:
+    parts = [nodes[a:b] for a, b in itertools.pairwise(sorted(cuts))]
     return [part for part in [scalars, *parts] if part]
+
+
+def _around_collectives(nodes: list[Any]) -> set[int]:
+    """Cuts after each start and before each wait that have something between them.
+
+    A compiler puts the calls of one body into an order of its own.
+    """
+    heavy = [
+        0,
+        *itertools.accumulate(not (is_light(n) or is_start(n) or is_wait(n)) for n in nodes),
+    ]
+    order = {node: at for at, node in enumerate(nodes)}
+    found = set()
+    for at, node in enumerate(nodes):
+        begin = order.get(node.args[0]) if is_wait(node) else None
+        if begin is not None and heavy[at] > heavy[begin]:
+            found.add(begin + 1)
+            if heavy[at] > heavy[max((cut for cut in found if cut <= at), default=0)]:
+                found.add(at)
+    return found
 
 
 def tokens(nodes: list[Any]) -> Tokens:

@@ -188,6 +188,12 @@ def _broadcast(ctx: Context) -> Kind:
     return EQUAL
 
 
+@rule("lockstep.send", "lockstep.recv", "lockstep.settle")
+def _message(ctx: Context) -> Kind:
+    """What another program made: only that program's own types can tell what it is."""
+    return ctx.operands[0].kind if ctx.op == "lockstep.settle" else UNKNOWN
+
+
 @rule("lockstep.own_slice")
 def _own_slice(ctx: Context) -> Kind:
     x = ctx.operands[0]

@@ -57,7 +57,8 @@ def _select(ctx: Context) -> Kind:
     return placed(first.kind, first.kind.dim - (dim < first.kind.dim), first.kind.before)
 
 
-@rule("split", "split_with_sizes", "chunk", "tensor_split", "unbind", "unsafe_split")
+@rule("split", "split_with_sizes", "split_with_sizes_copy", "chunk", "tensor_split")
+@rule("unbind", "unsafe_split")
 def _pieces(ctx: Context) -> list[Kind]:
     first = ctx.operands[0]
     dim = (ctx["dim"] or 0) % max(first.ndim, 1)

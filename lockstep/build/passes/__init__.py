@@ -1,0 +1,1 @@
+"""Passes over a captured graph that keep every bit of its results; each is proved where it runs."""

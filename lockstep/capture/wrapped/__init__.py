@@ -1,0 +1,1 @@
+"""Models that torch wraps: what a wrapper does in hooks and in C++ becomes part of the graph."""

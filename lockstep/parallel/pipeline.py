@@ -1,0 +1,169 @@
+"""The step of one stage of a pipeline: it walks the stage's table.
+
+Micro-batches go through the parts of a model that lie on other ranks along an axis; outputs travel
+to the next stage, gradients back, as messages that the captured graph holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lockstep.errors import UsageError
+from lockstep.parallel.layout import layout
+from lockstep.parallel.loss import job_loss, token_count, token_mean
+from lockstep.parallel.schedule import Do, interleaved
+from lockstep.spmd.messages import recv, send, settle
+from lockstep.spmd.typed_collectives import all_reduce
+from lockstep.spmd.types import I, P
+
+
+@dataclass(frozen=True)
+class Pipe:
+    """Where a stage is.
+
+    Args:
+        axis: a mesh axis; give it to `ls.compile(roles=...)`.
+        stages: how many there are.
+        at: which one this is, from 0.
+        chunks: parts of the model that each stage has.
+    """
+
+    axis: str
+    stages: int
+    at: int
+    chunks: int = 1
+
+    @property
+    def parts(self) -> int:
+        """Of the whole model."""
+        return self.stages * self.chunks
+
+    @property
+    def own(self) -> list[int]:
+        """The parts of this stage."""
+        return list(range(self.at, self.parts, self.stages))
+
+
+class Stage(nn.Module):
+    """What `pipeline_step` asks of a model's stage: derive from it.
+
+    Args:
+        pipe: where it is.
+    """
+
+    def __init__(self, pipe: Pipe) -> None:
+        super().__init__()
+        self.pipe = pipe
+
+    def forward(self, part: int, x: Tensor) -> Tensor:
+        """Compute one of the stage's parts: the first reads tokens, the last gives logits."""
+        raise NotImplementedError
+
+    def empty(self, tokens_BT: Tensor) -> Tensor:
+        """A tensor of the form of what travels between the parts for these tokens."""
+        raise NotImplementedError
+
+
+def pipeline_step(
+    stage: Stage, tokens_BT: Tensor, labels_BT: Tensor, *, micro_batches: int
+) -> Tensor:
+    """Run a stage's forwards and backwards of a batch; gradients are left to be reduced.
+
+    With one chunk a stage by 1F1B, else interleaved. Every stage is given the same batch: the first
+    reads the tokens, the last the labels. The loss is the mean over all tokens of all ranks and
+    micro-batches, as of `forward_backward`.
+
+    Args:
+        stage: made by a plan.
+        tokens_BT: int64, the batch of this rank's place along the data axes.
+        labels_BT: int64, the token that follows each; a negative one is left out.
+        micro_batches: how many parts of the batch run one after the other.
+
+    Returns:
+        The job's mean loss: f32[], the same on every rank, without a gradient.
+
+    Raises:
+        UsageError: the micro-batches do not divide the batch, or an interleaved schedule's stages
+            the micro-batches.
+    """
+    if micro_batches < 1 or len(tokens_BT) % micro_batches:
+        raise UsageError(
+            f"{micro_batches} micro-batches do not divide a rank's batch of {len(tokens_BT)}",
+            fix="another batch size, or another number of micro-batches",
+        )
+    pipe, how = stage.pipe, layout(stage)
+    walk = _Walk(
+        stage,
+        tokens_BT.chunk(micro_batches),
+        labels_BT.chunk(micro_batches),
+        token_count(labels_BT, *how.tokens),
+    )
+    for row in interleaved(pipe.stages, micro_batches, pipe.chunks)[pipe.at]:
+        walk.do(row)
+    loss = settle(walk.loss if walk.loss is not None else torch.zeros(()))
+    if pipe.stages > 1:  # the other stages have none of it
+        loss = all_reduce(loss, pipe.axis, src=P, dst=I)
+    return job_loss(loss, *how.tokens)
+
+
+@dataclass
+class _Walk:
+    """One stage on its way through its table."""
+
+    stage: Stage
+    tokens: tuple[Tensor, ...]
+    labels: tuple[Tensor, ...]
+    count: Tensor
+    loss: Tensor | None = None
+    _read: dict[Any, Tensor] = field(default_factory=dict)  # what a part read, and its output
+    _made: dict[Any, Tensor] = field(default_factory=dict)
+    _ready: dict[Any, Tensor] = field(default_factory=dict)  # to be read: outputs, gradients
+
+    def do(self, row: Do) -> None:
+        """Do what a row says."""
+        getattr(self, f"_{row.what}")(row)
+
+    @property
+    def _last(self) -> int:
+        return self.stage.pipe.parts - 1
+
+    def _recv(self, row: Do) -> None:
+        like = self.stage.empty(self.tokens[row.batch])
+        kind = "output" if row.place < 0 else "gradient"
+        got = recv(like, self.stage.pipe.axis, from_=row.place)
+        self._ready[kind, row.part, row.batch] = got
+
+    def _send(self, row: Do) -> None:
+        kind = "output" if row.place > 0 else "gradient"
+        value = self._ready.pop((kind, row.part + row.place, row.batch))
+        send(value, self.stage.pipe.axis, to=row.place)
+
+    def _forward(self, row: Do) -> None:
+        key = row.part, row.batch
+        if row.part == 0:
+            x = self.tokens[row.batch]
+        else:
+            x = self._read[key] = self._ready.pop(("output", *key)).requires_grad_()
+        out = self.stage(row.part, x)
+        if row.part == self._last:
+            how, labels = layout(self.stage), self.labels[row.batch]
+            losses = how.losses(out, labels)
+            out = token_mean(losses, labels, *how.tokens, count=self.count)
+            self.loss = out.detach() if self.loss is None else self.loss + out.detach()
+        else:
+            self._ready["output", row.part + 1, row.batch] = out.detach()
+        self._made[key] = out
+
+    def _backward(self, row: Do) -> None:
+        key = row.part, row.batch
+        out = self._made.pop(key)
+        seed = None if row.part == self._last else self._ready.pop(("gradient", *key))
+        torch.autograd.backward(out, seed)
+        if row.part > 0:
+            grad = self._read.pop(key).grad
+            assert grad is not None  # a part computes with what it reads
+            self._ready["gradient", row.part - 1, row.batch] = grad
