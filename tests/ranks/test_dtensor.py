@@ -32,7 +32,7 @@ def test_every_call_has_the_bits_of_eager(way: str, starts: list[Ended]) -> None
     for ended in starts:
         for result in ended.results:
             assert all(map(all, result[way])), result[way]
-            assert {len(call) for call in result[way]} == ({11} if way != "whole" else {12})
+            assert {len(call) for call in result[way]} == ({10} if way != "whole" else {11})
 
 
 def test_each_program_is_one_for_both_ranks(starts: list[Ended]) -> None:
@@ -50,7 +50,8 @@ def test_no_collective_is_named_by_a_rank(starts: list[Ended]) -> None:
     assert {call["axis"] for call in calls} == {"tp"}
     ops = {call["op"] for call in calls}
     assert ops == {"all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor"}
-    assert not any("rank" in json.dumps(call) for call in calls)
+    told = [{key: call[key] for key in call if key != "line"} for call in calls]  # tests/ranks/...
+    assert not any("rank" in json.dumps(call) for call in told)
 
 
 def test_what_no_program_takes_is_refused(starts: list[Ended]) -> None:
