@@ -55,6 +55,7 @@ BARS = [
         "-m tests.bitwise --all",
         limit_s=5400,
     ),
+    Bar("stages of a pipeline train as one process, from one file", "-m tests.pipeline", 3600),
     Bar("uneven data train as one process would, jagged in one artifact", "-m tests.uneven"),
     Bar("a forgotten conversion is named at its line, its printed fix passes", "-m tests.flagship"),
     Bar(
@@ -140,11 +141,21 @@ BARS = [
         "bench/step.py",
         limit_s=3600,
     ),
+    Bar(
+        "passes keep every bit on two ranks; overlap hides half of a slow network's time",
+        "bench/passes.py",
+        limit_s=3600,
+    ),
     Bar("the trainer's step is as fast as torch.compile's, dp and fsdp", "bench/trainer.py"),
     Bar("a call of a known variant costs at most 100 us beside its program", "bench/call.py"),
     Bar(
         "a check grows no faster than the graph; Llama 3 70B by shape fits 8 GiB",
         "bench/check_cost.py",
+        limit_s=3600,
+    ),
+    Bar(
+        "capture is linear in the nodes, up to a whole step of Llama 3 70B by shape",
+        "bench/capture.py",
         limit_s=3600,
     ),
     Bar(

@@ -21,6 +21,23 @@ NAME, AT_ONCE = "slow", 2
 DELAY, RATE = "BENCH_DELAY_MS", "BENCH_GBIT_S"
 
 
+class Network:
+    """How slow it is now: `delay_s` of each collective, and its bytes at `gbit_s`; 0: no limit.
+
+    `slept_s` is how long this rank has slept for it so far: what the step did not hide.
+    """
+
+    delay_s = float(os.environ.get(DELAY, "0")) / 1e3
+    gbit_s = float(os.environ.get(RATE, "0"))
+    slept_s = 0.0
+
+    @classmethod
+    def takes(cls, tensor: torch.Tensor) -> float:
+        """Seconds of a collective of a tensor."""
+        size = tensor.numel() * tensor.element_size()
+        return cls.delay_s + (size * 8e-9 / cls.gbit_s if cls.gbit_s else 0.0)
+
+
 class _Work(dist.Work):  # type: ignore[misc]
     """A collective under way, until a time at least."""
 
@@ -32,6 +49,7 @@ class _Work(dist.Work):  # type: ignore[misc]
         self._inner.wait()
         left = self._until - time.perf_counter()
         if left > 0:
+            Network.slept_s += left
             time.sleep(left)
         return True
 
@@ -46,9 +64,6 @@ class _Slow(dist.ProcessGroup):  # type: ignore[misc]
         super().__init__(rank, size)
         self._inner = inner
         self._lanes = [0.0] * AT_ONCE
-        self._delay = float(os.environ.get(DELAY, "0")) / 1e3
-        rate = float(os.environ.get(RATE, "0"))
-        self._per_byte = 8e-9 / rate if rate else 0.0
 
     def getBackendName(self) -> str:
         return NAME
@@ -64,8 +79,7 @@ class _Slow(dist.ProcessGroup):  # type: ignore[misc]
     def _until(self, tensor: torch.Tensor) -> float:
         lane = self._lanes.index(min(self._lanes))
         begin = max(time.perf_counter(), self._lanes[lane])
-        took = self._delay + tensor.numel() * tensor.element_size() * self._per_byte
-        self._lanes[lane] = begin + took
+        self._lanes[lane] = begin + Network.takes(tensor)
         return self._lanes[lane]
 
     def allreduce(self, tensors: Any, *rest: Any) -> Any:

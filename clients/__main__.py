@@ -7,7 +7,8 @@ machine, from an empty store and again; then its gradients are checked. Exits wi
 every program was either established or refused with a line and a way on, and all of them ran.
 A part of the table is what was measured: `captured` a result, `portable` one digest and a graph
 that two ranks captured alike, `checked` no finding and nothing undecided, `built` by one rank,
-`loaded` by all at the second start, `bitwise` loss, gradients and buffers as eager, twice.
+`loaded` by all at the second start, `bitwise` loss, gradients and buffers as eager, twice, or
+"rounding": the graph was compared with eager before it was built, and the manifest says so.
 """
 
 from __future__ import annotations

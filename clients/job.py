@@ -87,12 +87,14 @@ def as_start(ended: Ended, name: str) -> Start:
     step = (results[0] or {}).get("step")
     ready = sorted(ended.of("ready", step=step), key=lambda event: event["rank"])
     paths = {event["path"] for event in ready}
+    manifest = manifest_of(paths.pop()) if len(paths) == 1 else {}
     return Start(
         code=0 if whole else ended.code or 1,
         results=results,
         roles=[event["role"] for event in ready],
         digests=[event["digest"] for event in ready],
-        likeness=likeness(paths.pop()) if len(paths) == 1 else None,
+        likeness=manifest.get("compared"),
+        eager=manifest.get("eager", {}),
         text="" if whole else "\n".join(map(tail, ended.texts)),
     )
 
@@ -102,9 +104,9 @@ def tail(text: str, lines: int = 12) -> str:
     return "\n".join(text.strip().splitlines()[-lines:])
 
 
-def likeness(path: str) -> dict[str, Any] | None:
-    """The certificate in an artifact that two ranks have captured one graph."""
-    return Artifact.from_bytes(Path(path).read_bytes(), path).manifest.get("compared")
+def manifest_of(path: str) -> dict[str, Any]:
+    """The manifest of an artifact, read with all that holds it together."""
+    return Artifact.from_bytes(Path(path).read_bytes(), path).manifest
 
 
 def check_of(second: Start) -> Check | None:

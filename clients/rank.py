@@ -60,6 +60,7 @@ def against(got: Tensors, eager: Tensors, again: Tensors) -> dict[str, Any]:
         "equal": not odd,
         "repeats": not noise,
         "close": got.keys() == eager.keys() and largest(got, eager) <= 4 * largest(eager, again),
+        "off": apart(got, eager),
         "told": f"unlike eager: {', '.join(odd[:4])} ({len(odd)} of {len(eager)})" if odd else "",
     }
 
@@ -77,11 +78,19 @@ def largest(one: Tensors, other: Tensors) -> float:
     return max(float((a.double() - b.double()).abs().max()) for a, b in pairs)
 
 
+def apart(one: Tensors, other: Tensors) -> float:
+    """How large all differences are together, beside what they are differences of."""
+    pairs = [(one[n].double(), other[n].double()) for n in one.keys() & other.keys()]
+    far = sum(float((a - b).square().sum()) for a, b in pairs)
+    return float((far / (sum(float(b.square().sum()) for _, b in pairs) or 1.0)) ** 0.5)
+
+
 def compared(program: Program) -> dict[str, Any]:
     """A program's step as compiled, then as it is, twice; or how it was refused."""
     begin, mesh = time.monotonic(), ls.mesh("cpu", **program.mesh)
     words: dict[str, Any] = dict(mesh=mesh, data=program.data or None, backend="graph")
-    compiled: Any = ls.compile(**words, dynamic=program.dynamic)(program.step)
+    words |= dict(eager_check="on", dynamic=program.dynamic)
+    compiled: Any = ls.compile(**words)(program.step)
     try:
         got = run(program, mesh, compiled)
     except LockstepError as error:

@@ -27,8 +27,8 @@ def table(rows: Sequence[Row]) -> Table:
 def _mark(row: Row, part: str) -> str:
     if part not in row.parts:
         return ""
-    if part == "bitwise" and row.unequal:
-        return "n/a"
+    if part == "bitwise" and (row.unequal or row.rounded):
+        return "n/a" if row.unequal else "rounding"
     return "yes" if row.parts[part] else "[red]no[/]"
 
 

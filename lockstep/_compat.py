@@ -56,20 +56,21 @@ COLLECTIVE_CALLS = "torch.ops._c10d_functional."
 
 
 @contextlib.contextmanager
-def hearing_collectives(ops: Any, hear: Callable[[str, Any, Any], None]) -> Iterator[None]:
-    """Hear of collectives of any thread while inside, by op, group and what is first sent.
+def hearing_collectives(ops: Any, hear: Callable[[str, Any, Any, str], None]) -> Iterator[None]:
+    """Hear of collectives of any thread while inside: op, group, what is first sent, reduction.
 
     Also of those that C++ starts, as DDP's reducer. Under a dispatch mode torch would compute in
     other ways; a kernel above the one that communicates changes nothing else (2.14).
     """
-    from torch._C._distributed_c10d import ProcessGroup
+    from torch._C._distributed_c10d import ProcessGroup, ReduceOp
 
     below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
 
     def kernel(name: str, op: Any) -> Callable[..., Any]:
         def run(keys: Any, *args: Any, **kwargs: Any) -> Any:
-            group = next(a for a in args if isinstance(a, torch.ScriptObject))
-            hear(name, ProcessGroup.unbox(group), args[0])
+            group, *how = (a for a in args if isinstance(a, torch.ScriptObject))
+            reduction = ReduceOp.RedOpType(how[0].op()).name.lower() if how else ""
+            hear(name, ProcessGroup.unbox(group), args[0], reduction)
             return op.redispatch(keys & below, *args, **kwargs)
 
         return run
@@ -98,6 +99,11 @@ def trace_event(name: str, text: str) -> None:
 
 
 # -- tracing (torch 2.14) --------------------------------------------------------------------------
+
+
+def is_compiled(function: Any) -> bool:
+    """Whether torch.compile has made a function; what it was made of is its `__wrapped__`."""
+    return hasattr(function, "_torchdynamo_orig_callable")
 
 
 def current_autograd_node() -> Any:

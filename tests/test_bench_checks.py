@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench import check_cost, types_off
+from bench import capture, check_cost, types_off
 
 PARTS = check_cost.PARTS
 
@@ -54,6 +54,31 @@ def test_what_grows_as_the_nodes_do_holds():
         "capture: work 2 -> 16 layers grow 1.00 times as the nodes do, 8 -> 16 1.00 times, "
         "at most 1.25"
     )
+
+
+def captured(work, size):
+    """Depths of a capture, whose last one costs this much of what its nodes do."""
+    rows = {depth: 500 * depth for depth in (10, 20, 40)}
+    found = {d: {"nodes": n, "seconds": n / 1e3, "work": n, "bytes": n} for d, n in rows.items()}
+    found[40] |= {"work": 20_000 * work, "bytes": 20_000 * size}
+    return found
+
+
+def test_a_capture_that_costs_what_its_nodes_do_holds():
+    lines = capture.judge(captured(1.0, 1.05))
+    assert [holds for holds, _ in lines] == [True] * 4
+    assert lines[3][1] == (
+        "20 -> 40 layers: 2.10 times the bytes for 2.00 times the nodes, at most 2.20"
+    )
+
+
+@pytest.mark.parametrize(
+    ("work", "size", "told"),
+    [(1.2, 1.0, "2.40 times the work"), (1.0, 1.2, "2.40 times the bytes")],
+)
+def test_a_capture_that_grows_faster_than_its_nodes_fails(work, size, told):
+    (line,) = [line for holds, line in capture.judge(captured(work, size)) if not holds]
+    assert told in line and line.startswith("20 -> 40 layers")
 
 
 def test_what_grows_faster_fails_alone():

@@ -147,6 +147,38 @@ def test_accumulated_and_clipped_gradients_are_right_and_constants_are_told():
     assert "constant and equal on every rank of dp" in "\n".join(found.undecided)
 
 
+def _twice(m: Held, x: torch.Tensor, fault: str) -> torch.Tensor:
+    """Two micro-batches through typed collectives: the second's are forward as the first's are."""
+    total = torch.zeros(())
+    for part in x.chunk(2):
+        h = part * m.g
+        h = h if fault == "no copy" else ls.convert(h, "tp", src=ls.I, dst=ls.R)
+        y = F.linear(F.linear(h, m.w1).tanh(), m.w2)
+        loss = (ls.all_reduce(y, "tp", src=ls.P, dst=ls.I) ** 2).sum()
+        loss.backward()
+        total = total + loss.detach()
+    return total
+
+
+def _checked_twice(fault: str) -> Report:
+    def make(mesh: object) -> object:
+        tensors = {"g": (random(1, 8), ls.I), "w1": (random(2, 16, 8), ls.S(0))}
+        return Held(mesh, **tensors, w2=(random(3, 8, 16), ls.S(1))), random(0, 4, 8)
+
+    return ls.check(lambda m, x: _twice(m, x, fault), make, mesh={"tp": 2}, repair_s=0)
+
+
+def test_typed_collectives_of_a_second_micro_batch_are_of_its_forward():
+    found = _checked_twice("")
+    assert found.ok, str(found)
+    assert "gradients: 3 of 3 parameters' are the derivative" in found.established
+
+
+def test_a_conversion_left_out_of_both_micro_batches_is_found():
+    (finding,) = _checked_twice("no copy").findings
+    assert finding.axis == "tp" and finding.source.startswith("h = part * m.g")
+
+
 def test_clipping_before_the_reduction_is_found():
     (finding,) = ls.check(_trained(True), _normed, mesh={"dp": 2}, repair_s=0).findings
     assert finding.axis == "dp" and "clip_grad_norm_" in finding.source, str(finding)
@@ -247,10 +279,45 @@ def scaled(x: torch.Tensor, factor: float = 2.0) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    "step", [functools.partial(scaled, factor=4.0), Scaled(), Scaled().__call__, ls.compile(scaled)]
+    "step",
+    [
+        functools.partial(scaled, factor=4.0),
+        Scaled(),
+        Scaled().__call__,
+        ls.compile(scaled),
+        torch.compile(scaled),
+    ],
 )
 def test_any_callable_is_checked(step):
     assert ls.check(step, lambda mesh: torch.ones(2), mesh={"tp": 2}).ok
+
+
+def decorated(reduces: bool) -> Callable[..., torch.Tensor]:
+    """A step that is made of a loss by a decorator, which copies its name and all that."""
+
+    def own(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return model(x).square().mean()
+
+    @functools.wraps(own)
+    def step(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        loss = ls.loss(own(model, x), dp="mean")
+        loss.backward()
+        if reduces:
+            ls.reduce_grads(model, dp="mean")
+        return loss
+
+    return step
+
+
+def test_what_a_decorator_does_is_checked_and_not_what_it_wraps_alone():
+    def make(mesh: Any) -> Any:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 2)
+        return model, torch.randn(3, 4, generator=torch.Generator().manual_seed(mesh.get_rank()))
+
+    assert ls.check(decorated(True), make, mesh={"dp": 2}, data="dp").ok
+    wrong = ls.check(decorated(False), make, mesh={"dp": 2}, data="dp", repair_s=0)
+    assert [finding.code for finding in wrong.findings] == ["LS514"]
 
 
 def test_what_is_no_step_is_told():

@@ -326,3 +326,26 @@ def test_the_shipped_graph_s_values_and_gradients_have_types_to_look_at() -> Non
     assert reduced == "R|I"
     gradients = {name: built.types.get(built.cotangents.get(name, ""), {}) for name in names}
     assert gradients["mean"] and built.types["mean"] == {"dp": "P(mean)"}
+
+
+# ---- a stage of a pipeline -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reduced", "axis", "found"),
+    [(True, "pp", []), (False, "pp", ["LS514"]), (False, "dp", [])],
+)
+def test_a_stage_whose_gradient_is_sent_back_has_its_own_batch_too(reduced, axis, found):
+    """What comes along the data axis itself is of another rank's batch: nothing is sure then."""
+
+    def first_stage(model: Net, x: Tensor) -> Tensor:
+        hidden = model(x)
+        ls.send(hidden, axis, to=1)
+        hidden.backward(ls.recv(hidden, axis, from_=1))
+        if reduced:
+            ls.reduce_grads(model, dp="mean")
+        return ls.settle(hidden)
+
+    mesh = {"pp": 2, "dp": 2}
+    built = judged(first_stage, Net(), torch.randn(4, 4), mesh=mesh, data=("dp",))
+    assert codes(built) == found, str(built.report)

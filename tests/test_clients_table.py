@@ -25,7 +25,7 @@ from clients.judged import (
 )
 from clients.table import line, show
 
-CALL = {"equal": True, "repeats": True, "close": True, "told": ""}
+CALL = {"equal": True, "repeats": True, "close": True, "off": 0.0, "told": ""}
 LIKE = {"ranks": [0, 1], "digest": "a", "rows": 9}
 SILENT = Check()
 TOLD = {
@@ -103,6 +103,18 @@ def test_eager_that_differs_from_itself_as_much_excuses_bits_alone() -> None:
     assert judge(NAMED, first, second, Check(("LS530: a gradient is partial",))).status == FAILED
 
 
+def test_what_the_manifest_says_of_rounding_excuses_bits_alone() -> None:
+    told = {"result": "rounding", "why": "2 value(s) have other bits"}
+    first, second = start(UNEQUAL, role="built", eager=told), start(UNEQUAL)
+    row = judge(NAMED, first, second, SILENT)
+    assert (row.status, row.rounded, row.parts["bitwise"]) == (ESTABLISHED, True, False)
+    assert row.told == "as eager but for rounding: 2 value(s) have other bits"
+    same = replace(first, eager={"result": "equal"})
+    assert judge(NAMED, same, second, SILENT).status == FAILED
+    assert judge(NAMED, first, replace(second, digests=["e", "e"]), SILENT).status == FAILED
+    assert judge(NAMED, first, start({**UNEQUAL, "off": 0.5}), SILENT).status == FAILED
+
+
 def test_a_refusal_with_a_line_and_a_way_on_counts_where_eager_runs() -> None:
     row = judge(NAMED, refused(), LOADED, None)
     assert row.status == REFUSED and row.refusal is not None
@@ -144,9 +156,11 @@ def test_the_command_holds_only_where_all_of_enough_do() -> None:
 
 def test_the_figures_count_what_the_notes_name() -> None:
     several = [*rows(3, noted=True), *rows(1, status=REFUSED, parts={}, noted=True)]
-    noted, last = figures([*several, *rows(1, status=FAILED), *rows(1, unequal=True)])
+    odd = [*rows(1, unequal=True), *rows(1, rounded=True)]
+    noted, last = figures([*several, *rows(1, status=FAILED), *odd])
     assert noted == "named in the notes as bitwise: 1 of 2, refused by name: 1"
-    assert last.startswith("6 programs of 3 packages: 4 established (1 where eager differs")
+    assert last.startswith("7 programs of 3 packages: 5 established (1 where eager differs")
+    assert "itself, 1 but for rounding, as the manifest says), 1 refused" in last
     assert last.endswith("1 refused with their line, 1 failed")
 
 
@@ -171,7 +185,7 @@ def test_calls_are_compared_by_every_tensor() -> None:
     other = {"loss": torch.ones(1), "w": torch.ones(3) + 1e-7}
     assert against(one, one, one) == CALL
     found = against(other, one, one)
-    assert not found["equal"] and not found["close"]
+    assert not found["equal"] and not found["close"] and 0 < found["off"] < 1e-6
     assert found["told"] == "unlike eager: w (1 of 2)"
     assert against(other, one, other)["close"] and not against(other, one, other)["repeats"]
     assert not against({"loss": one["loss"]}, one, one)["equal"]

@@ -131,8 +131,9 @@ def test_a_lost_hook_is_named_by_the_first_gradient_that_differs(
     assert str(refused.value).splitlines()[:4] == [
         f"LS420: the captured graph of {name} does not do what {name} does: no artifact is made",
         "  at   model.1.weight.grad",
-        "  got  other bits in 1 gradient(s): model.1.weight.grad",
-        "  want the collectives and the bits of the step run eagerly, from the same state",
+        "  got  more than rounding in 1 gradient(s): model.1.weight.grad",
+        "  want the collectives of the step run eagerly from the same state, and but for rounding "
+        "its values",
     ]
     assert stored(tmp_path) == [] and model[1].weight.grad is None
     compiled(step, tmp_path)(model, x)  # nothing is lost now
@@ -143,7 +144,9 @@ def test_a_constant_that_only_the_capture_has_is_refused(tmp_path: Path) -> None
     def step(x: Tensor) -> Tensor:
         return x * (1.0 if "Fake" in type(x).__name__ else 2.0)
 
-    with pytest.raises(EagerMismatch, match="got  other bits in 1 other value\\(s\\): output 0"):
+    with pytest.raises(
+        EagerMismatch, match="got  more than rounding in 1 other value\\(s\\): output 0"
+    ):
         compiled(step, tmp_path)(torch.ones(2))
     assert stored(tmp_path) == []
 

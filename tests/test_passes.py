@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import lockstep as ls
 from lockstep import _compat
 from lockstep.build.outline.nodes import calls
-from lockstep.build.passes import apply, bucket
+from lockstep.build.passes import apply, bucket, share
 from lockstep.build.passes.apply import Pass, Setting, applied
 from lockstep.build.passes.asked import asked_for
 from lockstep.build.passes.collectives import is_start, is_wait, kind
@@ -144,6 +144,37 @@ def test_gathers_go_together_over_any_number_of_ranks_and_scatters_over_two(
     assert (told, len(kinds(two))) == ({"bucket": 4}, 4)
     three, told = applied(graph.gm, {"bucket": 1 << 20}, setting(graph, 3))
     assert (told, len(kinds(three))) == ({"bucket": 2}, 6)
+
+
+def twice(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    """What is one: a product of two. What is not: draws, results, what is written in between."""
+    once = (x @ y).sin() + (x @ y).sin()
+    drawn = torch.rand_like(x) + torch.rand_like(x)
+    before = x.exp() + 1
+    x[0].add_(1)
+    return once, drawn, before + x.exp(), y.cos(), y.cos()
+
+
+def test_what_is_computed_twice_is_computed_once() -> None:
+    graph = graph_of(twice, torch.randn(4, 4), torch.randn(4, 4))
+    made, told = applied(graph.gm, asked_for({"share": True}, "graph"), setting(graph, 1))
+    assert told == {"share": 2}
+    targets = [str(node.target).split(".")[1] for node in calls(made.graph)]
+    assert [targets.count(name) for name in ("mm", "sin", "rand_like", "exp", "cos")] == [
+        1,
+        1,
+        2,
+        2,
+        2,
+    ]
+    assert all(map(torch.equal, values_of(graph.gm, graph), values_of(made, graph)))
+
+
+def test_sharing_that_overlooks_a_write_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = graph_of(twice, torch.randn(4, 4), torch.randn(4, 4))
+    monkeypatch.setattr(share, "written", lambda node: [])
+    _, told = applied(graph.gm, {"share": 1}, setting(graph, 1))
+    assert told == {"share": "left out: it was not proved to keep every bit"}
 
 
 # ---- what a wrong pass meets -------------------------------------------------------------------

@@ -36,6 +36,7 @@ _TOLD = {
     "blobs",
 }
 _PASSES = {
+    "share": "calls are gone that computed what another had",
     "bucket": "collectives go together with others",
     "bucket_wide": "collectives go together with others, sums over any number of ranks",
     "overlap": "collectives have more of the step beside them",

@@ -148,7 +148,7 @@ def own_version() -> str:
     root = Path(__file__).parents[1]
     files = [
         root / "_compat.py",
-        *(f for d in ("spmd", "capture", "build") for f in (root / d).glob("*.py")),
+        *(f for d in ("spmd", "capture", "build") for f in (root / d).rglob("*.py")),
     ]
     files.sort()
     stats = [(str(file), file.stat()) for file in files]

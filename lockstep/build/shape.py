@@ -61,7 +61,7 @@ _CHECK = {
 }
 _EAGER = {
     "mode!": frozenset({"on", "off"}),
-    "result": frozenset({"equal", "not comparable", "not run"}),
+    "result": frozenset({"equal", "rounding", "not comparable", "not run"}),
     "why": str,
     "collectives": {"*": _COUNT},
     "compared": _COUNT,

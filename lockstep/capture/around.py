@@ -6,6 +6,32 @@ import contextlib
 from typing import Any
 
 import torch
+from torch.autograd.profiler import record_function
+
+from lockstep.capture.hooks import swapped
+
+
+@contextlib.contextmanager
+def as_eager() -> Any:
+    """All that lets a step run on stand-ins as it does without a trace."""
+    with autocast_as_eager(), unprofiled():
+        yield
+
+
+@contextlib.contextmanager
+def unprofiled() -> Any:
+    """Names for a profiler, as in DDP's forward, are objects that no graph can keep: left out."""
+    ends: dict[Any, Any] = {record_function.__enter__: _entered, record_function.__exit__: _left}
+    with swapped(ends):
+        yield
+
+
+def _entered(original: Any, args: Any, kwargs: Any) -> Any:
+    return args[0]
+
+
+def _left(original: Any, args: Any, kwargs: Any) -> None:
+    """Leave no mark."""
 
 
 @contextlib.contextmanager

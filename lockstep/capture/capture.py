@@ -16,7 +16,7 @@ import torch
 from lockstep import _compat
 from lockstep._compat import pytree
 from lockstep.capture import passes
-from lockstep.capture.around import autocast_as_eager, quiet_random, without_mkldnn
+from lockstep.capture.around import as_eager, quiet_random, without_mkldnn
 from lockstep.capture.binding import Call, Step
 from lockstep.capture.branches import Side, joined
 from lockstep.capture.checking import Checking
@@ -286,7 +286,7 @@ class Tracing:
                 stack.enter_context(tracing_dtensors())
                 stack.enter_context(self.refusing())
                 stack.enter_context(python.noting())
-                stack.enter_context(autocast_as_eager())
+                stack.enter_context(as_eager())
                 if self.checking is not None:
                     stack.enter_context(self.checking.watching(self.fakes))
                 stack.enter_context(in_phase("build"))

@@ -118,9 +118,10 @@ def _start_state(name: str, optimizer: torch.optim.Optimizer) -> None:
             fix=["call it outside the compiled step", "take its first step eagerly"],
         )
     kept = [(p, p.detach().clone(), p.grad) for p in parameters]
-    old = {p: dict(optimizer.state[p]) for p in parameters if p not in set(fresh)}
+    new = set(fresh)
+    old = {p: dict(optimizer.state[p]) for p in parameters if p not in new}
     for parameter in parameters:
-        parameter.grad = torch.zeros_like(parameter) if parameter in set(fresh) else None
+        parameter.grad = torch.zeros_like(parameter) if parameter in new else None
     _plain_step(optimizer)
     with torch.no_grad():
         for parameter, value, grad in kept:

@@ -111,6 +111,7 @@ class OriginTracker:
         self._modules: list[str] = []
         self._backward: FrameType | None = None
         self._any_backward = False
+        self._applied = False  # inside a Function's forward, which turns gradients off by itself
         self.backward_lines: list[str] = []
 
     def current(self) -> Origin:
@@ -118,7 +119,7 @@ class OriginTracker:
         if self._backward is not None:
             return self._backward_origin()
         line = line_of(user_frame(sys._getframe(1)))
-        late = self._any_backward and not torch.is_grad_enabled()
+        late = self._any_backward and not (torch.is_grad_enabled() or self._applied)
         return Origin(
             line, self._modules[-1] if self._modules else "", "after" if late else "forward"
         )
@@ -132,6 +133,15 @@ class OriginTracker:
             return Origin(line_of(inner), module, "backward")
         line = tag.line if tag is not None else line_of(user_frame(self._backward))
         return Origin(line, module, "backward")
+
+    @contextlib.contextmanager
+    def applying(self) -> Iterator[None]:
+        """Take what a Function's forward does for a part of the forward that applies it."""
+        outer, self._applied = self._applied, self._applied or torch.is_grad_enabled()
+        try:
+            yield
+        finally:
+            self._applied = outer
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -199,7 +209,8 @@ def _tagging_functions(tracker: OriginTracker) -> Iterator[None]:
     raw = vars(torch.autograd.Function)["apply"]
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        out = raw.__get__(None, cls)(*args, **kwargs)
+        with tracker.applying():
+            out = raw.__get__(None, cls)(*args, **kwargs)
         leaves = out if isinstance(out, (tuple, list)) else (out,)
         fresh = [t.grad_fn for t in leaves if isinstance(t, torch.Tensor) and t.requires_grad]
         _tag([node for node in fresh if node is not None], tracker.current())

@@ -20,7 +20,7 @@ from lockstep.checker.consumed import Gradient, judge_gradients
 from lockstep.checker.finding import Finding, Report
 from lockstep.checker.inference.flow import Flow
 from lockstep.checker.inference.graphs import graphs_of
-from lockstep.checker.inference.kinds import Kind
+from lockstep.checker.inference.kinds import PARTIAL, Kind
 from lockstep.checker.inference.rules.context import Fault, is_tensor
 from lockstep.checker.inference.rules.registry import op_name
 from lockstep.checker.inference.ties import Ties
@@ -207,7 +207,10 @@ class _Axis:
 
     def _unshared(self) -> list[Fault]:
         """Gradients of the rank's own batch that the step leaves unreduced."""
-        kinds = [self.flow.kinds.get(root) for root in self.flow.graphs.roots]
+        kinds = [
+            PARTIAL if sent_back(seed) else self.flow.kinds.get(root)
+            for root, seed in self.trace.notes.roots
+        ]
         if self.axis not in self.world.data or not kinds:
             return []
         if not all(isinstance(kind, Kind) and kind.tag == "P" for kind in kinds):
@@ -249,6 +252,12 @@ class _Axis:
         return dataclasses.replace(
             finding, line=line, source=text_of(line).strip(), related=related, fix=fix
         )
+
+
+def sent_back(seed: Node | None) -> bool:
+    """Whether a backward begins by a gradient that the next stage of a pipeline has sent back: it
+    is of the same batch as the loss there."""
+    return seed is not None and op_name(seed.target) == "lockstep.recv"
 
 
 def _before(nodes: list[Node]) -> set[Node]:

@@ -270,7 +270,7 @@ def _as_function(step: Any, make: Callable[[Any], Any]) -> tuple[Callable[..., A
             f"ls.check: {what} is a {type(step if what == 'step' else make).__name__}",
             want="ls.check(step, make, mesh=...): the step, and what makes its arguments on a rank",
         )
-    plain = inspect.unwrap(step)
+    plain = inspect.unwrap(step, stop=_is_itself)
     refuse_deferred(plain, "ls.check: the step")
     make = fitting(plain, make)
     if not isinstance(step, torch.nn.Module):
@@ -285,6 +285,11 @@ def _as_function(step: Any, make: Callable[[Any], Any]) -> tuple[Callable[..., A
         return (copy.deepcopy(module), *args), kwargs
 
     return call, with_module
+
+
+def _is_itself(step: Any) -> bool:
+    """Whether a callable is what the user wrote, a decorator's part too, and no compiled form."""
+    return isinstance(step, (FunctionType, MethodType)) and not _compat.is_compiled(step)
 
 
 def _plain_function(step: Callable[..., Any]) -> Callable[..., Any]:

@@ -45,18 +45,20 @@ _VERBS = {
 def counting_collectives() -> Iterator[Counter[tuple[str, str]]]:
     """Count, by (op, mesh axis), the collectives that this process starts while inside.
 
-    An axis of one rank counts nothing: eager may leave out what has no other side.
+    A reduction that is no sum is an op of its own: "all_reduce max". An axis of one rank counts
+    nothing: eager may leave out what has no other side.
     """
     counts: Counter[tuple[str, str]] = Counter()
     lock = threading.Lock()  # an accelerator's backward runs on a thread of its own
 
-    def hear(op: str, group: Any, sent: Any) -> None:
+    def hear(op: str, group: Any, sent: Any, reduction: str) -> None:
         ranks = dist.get_process_group_ranks(group)
         if len(ranks) > 1:
             found = axis_of(group)
             axis = found.name if found is not None else f"ranks {ranks}"
+            verb = f"{_VERBS[op]} {reduction}" if reduction not in ("", "sum") else _VERBS[op]
             with lock:
-                counts[_VERBS[op], axis] += len(sent) if op == "allreduce_coalesced_" else 1
+                counts[verb, axis] += len(sent) if op == "allreduce_coalesced_" else 1
 
     with _compat.hearing_collectives(tuple(_VERBS), hear):
         yield counts

@@ -1,6 +1,7 @@
-"""What a call of a step has done, as digests by name: gradients, state, arguments, outputs.
+"""What a call of a step has done, by name: gradients, state, arguments, outputs.
 
-Digests, so that two runs are compared while only one of them is in memory.
+As digests, so that two runs are compared while only one of them is in memory; as values, where
+these differ.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from lockstep.run.put_back import streams
 
 GRADIENT = ".grad"
 Outcome = dict[str, str]
+Values = dict[str, torch.Tensor]
 
 
 def outcome(result: Any, call: Call, state: State) -> Outcome:
@@ -27,15 +29,18 @@ def outcome(result: Any, call: Call, state: State) -> Outcome:
     Args:
         result: what the call returned.
     """
-    found = {f"{slot.name}{GRADIENT}": _told(slot.tensor.grad) for slot in state.parameters}
-    found |= {f"output {i}": _told(x) for i, x in enumerate(pytree.tree_leaves(plain(result)))}
-    found |= {holder.name: _told(holder.get()) for holder in tensor_holders(state, call)}
-    found |= dict(_of_optimizers(state))
-    for name, leaf in zip(call.names, call.leaves, strict=True):
-        if isinstance(leaf, torch.Tensor):
-            found[f"argument {name}"] = _told(leaf)
-    found |= {f"random stream of {kind}": digest(state) for kind, state in streams().items()}
-    return found
+    return {name: _told(value) for name, value in _left(result, call, state)}
+
+
+def values(result: Any, call: Call, state: State) -> Values:
+    """The tensors among it, copied to the host."""
+    found = dict(_left(result, call, state))
+    tensors = {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
+    return {
+        name: tensor.detach().to("cpu", copy=True)
+        for name, tensor in tensors.items()
+        if tensor.layout is torch.strided
+    }
 
 
 def differing(one: Outcome, other: Outcome) -> list[str]:
@@ -44,10 +49,22 @@ def differing(one: Outcome, other: Outcome) -> list[str]:
     return sorted(names, key=lambda name: not name.endswith(GRADIENT))
 
 
-def _of_optimizers(state: State) -> Iterator[tuple[str, str]]:
+def _left(result: Any, call: Call, state: State) -> Iterator[tuple[str, Any]]:
+    """Each value by its name; where a name comes twice, the last one counts."""
+    for slot in state.parameters:
+        yield f"{slot.name}{GRADIENT}", slot.tensor.grad
+    for i, leaf in enumerate(pytree.tree_leaves(plain(result))):
+        yield f"output {i}", leaf
+    for holder in tensor_holders(state, call):
+        yield holder.name, holder.get()
     for slot in state.slots:
         if slot.kind == "state":
-            yield slot.name, _told(slot.holders[0].get())
+            yield slot.name, slot.holders[0].get()
+    for name, leaf in zip(call.names, call.leaves, strict=True):
+        if isinstance(leaf, torch.Tensor):
+            yield f"argument {name}", leaf
+    for kind, stream in streams().items():
+        yield f"random stream of {kind}", stream
 
 
 def _told(value: Any) -> str:

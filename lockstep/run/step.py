@@ -381,8 +381,9 @@ def compile(
             the manifest, and an artifact that was checked less than asked for is built again.
         eager_check: "on": before a program is built, all ranks run the step once as it is and its
             captured graph once, on this call's arguments, and compare: collectives by axis, and all
-            that either leaves, bit by bit. What differs refuses the program on every rank. What the
-            call may change, and random streams, are put back; what it prints or logs is left out.
+            that either leaves, bit by bit. What differs by more than rounding explains refuses the
+            program on every rank; what rounding explains is told, and kept in the manifest. What
+            the call may change, and random streams, are put back; what it prints is left out.
             "off", the default: it is not compared, which the manifest says.
         pending: axis -> "ddp mean", "ddp sum", "mean" or "sum": what something after the step does
             to the gradients, as DDP's hook, or the last of several accumulation steps.
@@ -396,7 +397,8 @@ def compile(
         passes: pass over the captured graph -> False, True, or the bytes that it may use. "bucket":
             collectives of one axis go together; "overlap": they start early and are waited for
             late. These two keep every bit, and "inductor" has them by itself. "bucket_wide": sums
-            over more than two ranks go together, too, whose bits may then be others.
+            over more than two ranks go together, too, whose bits may then be others. "share": what
+            is computed twice is computed once, which a compiler does by itself.
 
     Returns:
         A callable like the step. Its first call of each variant is collective over all ranks.

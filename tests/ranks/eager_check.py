@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import lockstep as ls
 from lockstep.build.artifact import read_manifest
-from lockstep.capture import standin
+from lockstep.capture import collectives, standin
 from lockstep.capture.collectives import CollectiveRecorder
 from tests.ranks.launch import Here
 
@@ -155,6 +155,20 @@ def collective(me: Here) -> None:
 
     CollectiveRecorder._mapped = losing  # type: ignore[method-assign]
     compiled(through_work)(seeded(), batch(me))
+
+
+def averaged(model: Net, x: Tensor) -> Tensor:
+    loss = model(x).square().mean()
+    loss.backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad, dist.ReduceOp.AVG)
+    return loss
+
+
+def reduction(me: Here) -> None:
+    """The capture takes a largest value for an average, of ranks that have the same rows."""
+    collectives._op = lambda arguments: "max"  # type: ignore[assignment]
+    compiled(averaged)(seeded().eval(), torch.ones(3, 4))
 
 
 def hook(me: Here) -> None:

@@ -85,6 +85,20 @@ def test_a_lost_collective_is_named_with_the_first_gradient(
     )
 
 
+def test_another_reduction_is_seen_where_no_value_shows_it(
+    torchrun: Torchrun, tmp_path: Path
+) -> None:
+    ended = refused(
+        torchrun,
+        "reduction",
+        tmp_path,
+        "LS420: the captured graph of averaged does not do what averaged does",
+        "all_reduce avg over dp: 6 in the step, 0 in the graph: 6 missing",
+        "all_reduce max over dp: 0 in the step, 6 in the graph: 6 extra",
+    )
+    assert "other bits" not in ended.texts[0]
+
+
 def test_a_lost_hook_is_named_by_its_parameter(torchrun: Torchrun, tmp_path: Path) -> None:
     ended = refused(
         torchrun,
@@ -92,7 +106,7 @@ def test_a_lost_hook_is_named_by_its_parameter(torchrun: Torchrun, tmp_path: Pat
         tmp_path,
         "LS420: the captured graph of through_work does not do what through_work does",
         "at   model.down.weight.grad",
-        "other bits in 1 gradient(s): model.down.weight.grad",
+        "more than rounding in 1 gradient(s): model.down.weight.grad",
     )
     assert "missing" not in ended.texts[0] and "extra" not in ended.texts[0]
 

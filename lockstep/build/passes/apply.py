@@ -15,6 +15,7 @@ from lockstep.build.passes.bucket import bucketed
 from lockstep.build.passes.collectives import axis_of, is_start, is_wait
 from lockstep.build.passes.overlap import overlapped
 from lockstep.build.passes.proof import equal
+from lockstep.build.passes.share import shared
 
 Told = dict[str, int | str]
 
@@ -48,14 +49,17 @@ class Pass:
 
     Args:
         run: changes a graph, within a limit of bytes, and returns how often it did something.
+        local: whether it has to do where no other rank is.
         any_order: whether sums may be added in another order on more than two ranks.
     """
 
     run: Callable[[Any, Setting, int], int]
+    local: bool = False
     any_order: bool = False
 
 
 PASSES = {
+    "share": Pass(lambda graph, _, __: shared(graph), local=True),
     "bucket": Pass(lambda graph, job, most: bucketed(graph, job.mode, job.pairs, most)),
     "bucket_wide": Pass(
         lambda graph, job, most: bucketed(graph, job.mode, None, most), any_order=True
@@ -82,10 +86,10 @@ def applied(
         left out.
     """
     told: Told = {}
-    if all(axis_of(node) in setting.alone for node in calls(gm.graph) if is_start(node)):
-        return gm, told
+    starts = filter(is_start, calls(gm.graph))
+    alone = all(axis_of(start) in setting.alone for start in starts)
     for name, one in PASSES.items():
-        if name not in asked:
+        if name not in asked or (alone and not one.local):
             continue
         made = _copied(gm)
         count = one.run(made.graph, setting, asked[name])

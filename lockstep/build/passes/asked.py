@@ -9,6 +9,7 @@ from lockstep.errors import UsageError
 
 # In the order in which they run: pass -> its bytes where nothing else is said.
 BYTES = {
+    "share": 1,  # needs none
     "bucket": 25 << 20,  # of one collective
     "bucket_wide": 25 << 20,
     "overlap": 256 << 20,  # of collectives under way

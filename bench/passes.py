@@ -1,0 +1,137 @@
+"""What each pass changes in a data-parallel step on two real ranks: time, memory, and no bit.
+
+    python bench/passes.py
+
+Each way of one step takes its turn, on gloo as it is and on a network that is slowed down by a
+delay and a rate (bench/slow_network.py). What that costs a way is how long a rank sleeps for it in
+a step; what overlap hides is the part of it which is gone with it. Last, on four ranks: how many
+numbers change where gloo sums tensors side by side, which is why `bucket` leaves such sums apart.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))  # run as a script
+
+from bench.measure import spread  # noqa: E402  (the path comes first)
+from lockstep.report.job import run_job  # noqa: E402
+
+NONE, BUCKET, OVERLAP, BOTH = "no passes", "bucket", "overlap", "bucket and overlap"
+WAYS = {
+    NONE: {"bucket": False, "overlap": False},
+    BUCKET: {"bucket": True, "overlap": False},
+    OVERLAP: {"bucket": False, "overlap": True},
+    BOTH: {"bucket": True, "overlap": True},
+}
+FAST, SLOW = "gloo", "slow"
+HIDDEN, LIMIT_S = 0.5, 2400.0
+
+
+def job(ranks: int, words: list[str]) -> list[dict[str, Any]]:
+    """Run `passes_ranks.py` and return what each rank wrote.
+
+    Raises:
+        SystemExit: the job failed; its output is shown.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {
+            **os.environ,
+            "LOCKSTEP_STORE": f"{folder}/store",
+            "LOCKSTEP_RUNS": f"{folder}/runs",
+            "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
+            "KINETO_LOG_LEVEL": "99",  # the profiler looks for accelerators, loudly
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(ROOT),
+        }
+        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+        script = [str(ROOT / "bench/passes_ranks.py"), "--out", folder, *words]
+        done = run_job([sys.executable, *launch, *script], environment, LIMIT_S)
+        if done.code != 0:
+            raise SystemExit(f"{done.output}\nthe job ended with {done.code}")
+        return [json.loads(Path(folder, f"rank{rank}.json").read_text()) for rank in range(ranks)]
+
+
+def times(ranks: list[dict[str, Any]], network: str, name: str, of: int = 0) -> list[float]:
+    """Milliseconds of each step of a way, by the slower rank; `of` 1: those that it slept."""
+    steps = zip(*(rank["seconds"][network][name] for rank in ranks), strict=True)
+    return [1e3 * max(pair[of] for pair in step) for step in steps]
+
+
+def costs(ranks: list[dict[str, Any]]) -> dict[str, float]:
+    """Milliseconds that each way's step has to wait for the slow network."""
+    return {name: statistics.median(times(ranks, SLOW, name, of=1)) for name in WAYS}
+
+
+def judge(ranks: list[dict[str, Any]], wide: int) -> list[tuple[bool, str]]:
+    """Each line with whether it holds.
+
+    Args:
+        wide: how many numbers differed on four ranks.
+    """
+    cost = costs(ranks)
+    odd = sorted({name for rank in ranks for name, same in rank["same"].items() if not same})
+    hidden = 1 - cost[BOTH] / cost[BUCKET] if cost[BUCKET] else 0.0
+    sums = max(rank["differing"] for rank in ranks)
+    return [
+        (not odd, f"gradients equal to the bit with each pass{': not ' if odd else ''}{odd or ''}"),
+        (sums == 0, f"{sums} numbers differ where two ranks sum side by side; {wide} with four"),
+        (
+            hidden >= HIDDEN,
+            f"overlap hides {hidden:.0%} of {cost[BUCKET]:.2f} ms asleep, at least {HIDDEN:.0%}",
+        ),
+    ]
+
+
+def main(
+    steps: int = 20,
+    layers: int = 4,
+    batch: int = 4,
+    length: int = 128,
+    delay_ms: float = 1.0,
+    gbit_s: float = 1.0,
+    backend: str = "inductor",
+) -> int:
+    """Measure, print, and return 0 where every line holds.
+
+    Args:
+        steps: of each way on each network, in turn.
+        layers, batch, length: of the debug Llama and of a rank's batch.
+        delay_ms, gbit_s: of the slow network.
+        backend: of `ls.compile`.
+    """
+    given = {"steps": steps, "layers": layers, "batch": batch, "length": length}
+    given |= {"delay-ms": delay_ms, "gbit-s": gbit_s, "backend": backend}  # type: ignore[dict-item]
+    words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
+    ranks = job(2, words)
+    wide = max(rank["differing"] for rank in job(4, ["--bits"]))
+    console = Console()
+    size = f"{ranks[0]['bytes'] / 2**20:.2f} MiB of gradients"
+    title = f"2 ranks, {size}, {delay_ms} ms, {gbit_s} Gbit/s"
+    table = Table(
+        "", "ms a step", "on the slow network", "asleep there", "peak live MiB", title=title
+    )
+    for name in WAYS:
+        row = [spread(times(ranks, network, name)) for network in (FAST, SLOW)]
+        row.append(spread(times(ranks, SLOW, name, of=1)))
+        table.add_row(name, *row, f"{ranks[0]['peaks'][name] / 2**20:.2f}")
+    console.print(table)
+    lines = judge(ranks, wide)
+    for holds, line in lines:
+        print(f"{'holds' if holds else 'FAILS'}: {line}")
+    return 0 if all(holds for holds, _ in lines) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(tyro.cli(main))

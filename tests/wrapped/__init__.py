@@ -1,0 +1,1 @@
+"""Models that torch wraps, on four ranks; see `__main__.py`."""
