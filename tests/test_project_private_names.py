@@ -1,4 +1,5 @@
-"""Private names of torch live in `_compat.py` alone, so that an upgrade is a review of one file."""
+"""Private names of torch live in `_compat.py` and `_compat_dtensor.py` alone: an upgrade of torch
+is a review of these."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import pytest
 
 from tests.sources import PACKAGE, imports, package_files
 
+COMPAT = [PACKAGE / "_compat.py", PACKAGE / "_compat_dtensor.py"]
 PYTHONS_OWN = ("sys", "os")  # sys._getframe, os._exit: Python's, and documented
 
 
@@ -47,8 +49,7 @@ def private_names(source: str, own: set[str]) -> list[str]:
 
 
 def test_private_torch_names_are_in_compat_alone():
-    compat = PACKAGE / "_compat.py"
-    texts = {path: path.read_text() for path in package_files() if path != compat}
+    texts = {path: path.read_text() for path in package_files() if path not in COMPAT}
     own = own_private_names([*texts.values()])
     own |= {"_replace", "_asdict", "_fields"}  # of named tuples, and documented
     found = [
@@ -79,11 +80,11 @@ def test_own_names_are_let_be():
 
 
 def test_compat_gives_reasons():
-    """Every function of `_compat.py` says why it is there."""
-    tree = ast.parse((PACKAGE / "_compat.py").read_text())
+    """Every function of these files says why it is there."""
     silent = [
         node.name
-        for node in tree.body
+        for path in COMPAT
+        for node in ast.parse(path.read_text()).body
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not ast.get_docstring(node)
     ]
     assert silent == []

@@ -119,6 +119,8 @@ def divided(sequence: bool) -> Any:
         for block in model.blocks:
             styles = {**inner, **({"norm": SequenceParallel()} if sequence else {})}
             parallelize_module(block, mesh, styles)
+        if not sequence:  # plain parameters, of which nothing else says that they are copies
+            ls.type_parameters(model, {"blocks.*.norm.*": {"tp": ls.I}})
         return model
 
     return make

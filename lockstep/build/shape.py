@@ -11,6 +11,7 @@ _SIZES = [(_COUNT, str)]  # a number, or a range in words
 
 # A type, a range or set of values, None, ... for anything, a tuple of these, a list of one
 # form, or an object by its keys: "a!" has to be there, "*" is any key, "=" lets no other key in.
+_LAYOUT = {"axes!": [str], "placements!": [str], "shape!": [_COUNT], "stride!": [_COUNT]}
 _INPUT = {
     "name!": str,
     "kind!": str,
@@ -20,12 +21,21 @@ _INPUT = {
     "device": str,
     "requires_grad": bool,
     "ties": [str],
+    "layout": _LAYOUT,
 }
 _CONTRACT = {
     "inputs": [_INPUT],
-    "returns": [{"kind!": str, "index!": int, "value!": ..., "grad": bool}],
+    "returns": [{"kind!": str, "index!": int, "value!": ..., "grad": bool, "layout": _LAYOUT}],
     "out_spec": str,
-    "effects": [{"kind!": str, "name!": str, "output": (_COUNT, None), "input": (_COUNT, None)}],
+    "effects": [
+        {
+            "kind!": str,
+            "name!": str,
+            "output": (_COUNT, None),
+            "input": (_COUNT, None),
+            "layout": _LAYOUT,
+        }
+    ],
     "sizes": [{"=": ..., "name!": str, "dim!": _COUNT, "low!": _COUNT, "high!": _COUNT}],
     "guards": [{"text!": str, "line!": str}],
 }

@@ -24,22 +24,25 @@ from lockstep.capture.collectives import CollectiveRecorder
 from lockstep.capture.coordinates import Coordinates
 from lockstep.capture.devices import on_one_accelerator, refuse_second
 from lockstep.capture.draws import Draws
+from lockstep.capture.dtensors import placed_dtensors, tracing_dtensors
 from lockstep.capture.early import Early, putting
 from lockstep.capture.emits import Emit, Emits
 from lockstep.capture.going_on import going_on
 from lockstep.capture.graph import Effect, InputSpec, Leaf, StepGraph, input_spec
 from lockstep.capture.indexing import plain
+from lockstep.capture.layout import local_of, record_of
 from lockstep.capture.machine import refusing_machine_reads
 from lockstep.capture.meshes import asking_meshes
 from lockstep.capture.obstacles import explain, say_captured
 from lockstep.capture.origin import OriginTracker
+from lockstep.capture.plain import refuse_sparse
 from lockstep.capture.pystate import PythonState
 from lockstep.capture.rank import reading_rank
 from lockstep.capture.readings import refusing_readings
 from lockstep.capture.refusal import refuse
 from lockstep.capture.shown import Marks
 from lockstep.capture.sizes import Size, Symbols
-from lockstep.capture.standin import stand_ins, standing_in
+from lockstep.capture.standin import like, stand_ins, standing_in
 from lockstep.capture.state import Slot, State, collect, tensor_holders
 from lockstep.errors import CaptureError, LockstepError
 from lockstep.spmd.claims import in_phase
@@ -118,6 +121,7 @@ class Tracing:
         self.specs: list[InputSpec] = []
         self.fakes: list[torch.Tensor] = []
         self.index_of: dict[int, int] = {}  # id of a stand-in -> graph input
+        self._around: list[torch.Tensor] = []  # DTensors are held, so that no id is given twice
         self.returns: list[Leaf] = []
         self.effects: list[Effect] = []
         self.emits: list[Emit] = []
@@ -128,9 +132,8 @@ class Tracing:
         by_real = stand_ins(self.stand_in, self.state.slots)
         for slot in self.state.slots:
             names = tuple(h.name for h in slot.holders[1:])
-            self._add(
-                input_spec(slot.name, slot.kind, slot.tensor, names), by_real[id(slot.tensor)]
-            )
+            spec = input_spec(slot.name, slot.kind, slot.tensor, names)
+            self._add(spec, by_real[id(slot.tensor)])
         for slot in self.state.parameters:
             self._add_grad(slot, by_real[id(slot.tensor)])
         leaves = [
@@ -181,7 +184,7 @@ class Tracing:
 
     def made_here(self, value: Any) -> bool:
         """Whether a value that a place holds after the trace came to be in it."""
-        return _compat.is_fake(value)
+        return _compat.is_fake(local_of(value))
 
     @contextlib.contextmanager
     def reading_numbers(self) -> Iterator[None]:
@@ -199,6 +202,7 @@ class Tracing:
                 stack.enter_context(Draws().watching())
             else:
                 stack.enter_context(without_mkldnn())
+                stack.enter_context(placed_dtensors())
             stack.enter_context(refusing_readings())
             stack.enter_context(going_on())
             yield
@@ -220,14 +224,15 @@ class Tracing:
 
     def _add(self, spec: InputSpec, fake: torch.Tensor) -> int:
         self.specs.append(spec)
-        self.fakes.append(fake)
+        self.fakes.append(local_of(fake))
+        self._around.append(fake)
         self.index_of[id(fake)] = len(self.fakes) - 1
         return len(self.fakes) - 1
 
     def _add_grad(self, slot: Slot, fake: torch.Tensor) -> None:
         grad = slot.tensor.grad
         if grad is not None:
-            fake.grad = self.stand_in(grad)
+            fake.grad = like(grad, self.stand_in(local_of(grad)))
             self._add(input_spec(f"{slot.name}.grad", "grad", grad), fake.grad)
 
     def _argument(self, name: str, leaf: Any, by_real: dict[int, torch.Tensor]) -> Any:
@@ -278,6 +283,7 @@ class Tracing:
                 for watch in (recorder.recording(), tracker.watching(), emits.noting()):
                     stack.enter_context(watch)
                 stack.enter_context(asking_meshes(alone=not self._lenient))
+                stack.enter_context(tracing_dtensors())
                 stack.enter_context(self.refusing())
                 stack.enter_context(python.noting())
                 stack.enter_context(as_eager())
@@ -360,8 +366,9 @@ class Tracing:
                 self.returns.append(Leaf("input", self.index_of[id(leaf)]))
             elif isinstance(leaf, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)):
                 grad = isinstance(leaf, torch.Tensor) and leaf.requires_grad
-                self.returns.append(Leaf("output", len(outputs), grad=grad))
-                outputs.append(leaf)
+                layout = record_of("what the step returns", leaf)
+                self.returns.append(Leaf("output", len(outputs), grad=grad, layout=layout))
+                outputs.append(local_of(leaf))
             elif leaf is None or isinstance(leaf, (bool, int, float, str)):
                 self.returns.append(Leaf("value", value=leaf))
             else:
@@ -389,8 +396,8 @@ class Tracing:
                 if before is None or self.specs[index].name != f"{slot.name}.grad":
                     self.effects.append(Effect("grad", slot.name, input=index))
             else:
-                _refuse_sparse(slot.name, after)
-                self.effects.append(Effect("grad", slot.name, output=_output(outputs, after)))
+                refuse_sparse(slot.name, after)
+                self._put("grad", slot.name, after, outputs)
 
     def _holder_effects(self, by_real: dict[int, torch.Tensor], outputs: list[Any]) -> None:
         """Places that got another tensor: reassigned buffers, new attributes, optimizer state."""
@@ -403,12 +410,17 @@ class Tracing:
             if slot is None and not self.made_here(now):
                 continue
             if id(now) in self.index_of:
-                effect = Effect("hold", holder.name, input=self.index_of[id(now)])
+                self.effects.append(Effect("hold", holder.name, input=self.index_of[id(now)]))
             else:
-                effect = Effect("hold", holder.name, output=_output(outputs, now))
-            self.effects.append(effect)
+                self._put("hold", holder.name, now, outputs)
             if slot is None:
                 del holder.mapping[holder.key]
+
+    def _put(self, kind: str, name: str, value: torch.Tensor, outputs: list[Any]) -> None:
+        """A place gets a tensor that the step made."""
+        layout = record_of(f"{name}.grad" if kind == "grad" else name, value)
+        output = _output(outputs, local_of(value))
+        self.effects.append(Effect(kind, name, output=output, layout=layout))
 
     def _items_to_tensors(self, gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
         """Return the tensor of a returned `.item()`: the caller takes the number out of it."""
@@ -428,17 +440,6 @@ class _LateItem:
 
     def __init__(self, index: int) -> None:
         self.index = index
-
-
-def _refuse_sparse(name: str, grad: torch.Tensor) -> None:
-    if grad.layout != torch.strided:
-        refuse(
-            CaptureError(
-                f"the step leaves a sparse gradient in {name}",
-                why="how many values it holds changes from call to call",
-                fix="torch.nn.Embedding(..., sparse=False)",
-            )
-        )
 
 
 def _output(outputs: list[Any], tensor: torch.Tensor) -> int:

@@ -26,6 +26,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from lockstep import _compat
 from lockstep._compat import pytree
 from lockstep.capture.hooks import swapped
+from lockstep.capture.layout import is_dtensor, local_of
 from lockstep.capture.origin import META, is_user_file, line_of, short_path, user_frame
 from lockstep.spmd.claims import Place, Recording, in_phase, recording_claims
 from lockstep.spmd.types import Type
@@ -113,6 +114,16 @@ class Checking:
         self._hooked: dict[int, torch.Tensor] = {}  # kept, so that no id is given twice
         self._said: Recording | None = None
         self._inside = False
+        self.differentiated = False  # below autograd, by an operator that has a derivative
+
+    @contextlib.contextmanager
+    def within(self, grad_mode: bool) -> Iterator[None]:
+        """Take what an operator on DTensors computes for as differentiable as itself."""
+        before, self.differentiated = self.differentiated, grad_mode
+        try:
+            yield
+        finally:
+            self.differentiated = before
 
     @contextlib.contextmanager
     def watching(self, leaves: list[torch.Tensor]) -> Iterator[None]:
@@ -174,9 +185,10 @@ class Checking:
         roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         given = [seeds] if seeds is None or isinstance(seeds, torch.Tensor) else list(seeds)
         for root, seed in zip(roots, given * len(roots) if len(given) == 1 else given, strict=True):
-            node = _compat.node_of(root)
+            node = _compat.node_of(local_of(root))
             if node is not None:
-                self.notes.roots.append((node, None if seed is None else _compat.node_of(seed)))
+                given_node = None if seed is None else _compat.node_of(local_of(seed))
+                self.notes.roots.append((node, given_node))
 
     def _hook(self, tensor: torch.Tensor, node: Node | None) -> None:
         if node is None or id(tensor) in self._hooked or not _differentiable(tensor):
@@ -204,9 +216,10 @@ class Checking:
     def _consume(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                node = _compat.node_of(parameter.grad) if parameter.grad is not None else None
+                grad = local_of(parameter.grad)
+                node = _compat.node_of(grad) if grad is not None else None
                 if node is not None:
-                    self.notes.consumed[id(parameter)] = node
+                    self.notes.consumed[id(local_of(parameter))] = node
 
     # -- operators
 
@@ -273,9 +286,12 @@ def _watcher(checking: Checking) -> Any:
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
         ) -> Any:
+            if any(map(is_dtensor, pytree.tree_leaves((args, kwargs)))):
+                with checking.within(torch.is_grad_enabled()):  # what it computes comes here too
+                    return func(*args, **(kwargs or {}))
             draws = torch.Tag.nondeterministic_seeded in func.tags and not checking.ships
             state = _generator_state() if draws else None
-            grad_mode = torch.is_grad_enabled()
+            grad_mode = torch.is_grad_enabled() or checking.differentiated
             # A write to a list is one to each of its tensors, where no program is made of it.
             run = func if checking.ships else _compat.one_by_one(func)
             checking.keep_fresh()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lockstep._compat import pytree
+from lockstep.capture.layout import local_of, record_of
 from lockstep.capture.trees import tree_text
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ class InputSpec:
     `kind`: "param", "buffer", "attr", "state" (optimizer), "grad", "arg", or "float" (a Python
     float, passed as a 0-dim float64 tensor). `ties` are the other names of the same tensor. A size
     that may differ from call to call is a range, "2..64", and "*" a stride that follows from one.
+    Of a DTensor it is the local tensor, and `layout` the record of how the whole one is divided.
     """
 
     name: str
@@ -32,6 +34,7 @@ class InputSpec:
     device: str
     requires_grad: bool = False
     ties: tuple[str, ...] = ()
+    layout: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -40,13 +43,15 @@ class Effect:
 
     `kind`: "grad" (sets `.grad` of the parameter called `name`) or "hold" (puts a new tensor into
     the holder called `name`). `output` is the graph output that goes there; None clears the place;
-    where `input` is given, the place gets that graph input itself.
+    where `input` is given, the place gets that graph input itself. `layout` is the record of the
+    DTensor that is put around it there.
     """
 
     kind: str
     name: str
     output: int | None = None
     input: int | None = None
+    layout: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -55,13 +60,14 @@ class Leaf:
 
     `kind`: "output" (graph output `index`), "item" (its Python number), "input" (the very tensor
     that was passed as graph input `index`), or "value" (the constant `value`). `grad`: eager would
-    give a tensor that requires grad here.
+    give a tensor that requires grad here. `layout`: as of an `Effect`.
     """
 
     kind: str
     index: int = -1
     value: Any = None
     grad: bool = False
+    layout: dict[str, Any] | None = None
 
 
 @dataclass
@@ -105,10 +111,10 @@ class StepGraph:
         """
         return {
             **(self.symbols.words() if self.symbols is not None else {}),
-            "inputs": [asdict(spec) for spec in self.inputs],
-            "returns": [asdict(leaf) for leaf in self.returns],
+            "inputs": [_record(spec) for spec in self.inputs],
+            "returns": [_record(leaf) for leaf in self.returns],
             "out_spec": tree_text(self.out_spec),
-            "effects": [asdict(effect) for effect in self.effects],
+            "effects": [_record(effect) for effect in self.effects],
             "emits": [emit.asdict() for emit in self.emits],
             **({"switched": self.switched} if self.switched else {}),
         }
@@ -125,15 +131,24 @@ class StepGraph:
         return found
 
 
+def _record(part: Any) -> dict[str, Any]:
+    """As a JSON value; only what is of a DTensor says how it is divided."""
+    found = asdict(part)
+    return {k: v for k, v in found.items() if k != "layout" or v is not None}
+
+
 def input_spec(name: str, kind: str, tensor: torch.Tensor, ties: tuple[str, ...] = ()) -> InputSpec:
-    """Describe a tensor as a graph input; no device index, since each rank has its own."""
+    """Describe a tensor as a graph input: of a DTensor the local one; no device index, since each
+    rank has its own."""
+    local = local_of(tensor)
     return InputSpec(
         name=name,
         kind=kind,
-        shape=tuple(tensor.shape),
-        stride=tuple(tensor.stride()),
+        shape=tuple(local.shape),
+        stride=tuple(local.stride()),
         dtype=str(tensor.dtype).removeprefix("torch."),
         device=tensor.device.type,
         requires_grad=tensor.requires_grad,
         ties=ties,
+        layout=record_of(name, tensor),
     )

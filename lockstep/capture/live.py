@@ -18,6 +18,7 @@ from lockstep.capture.capture import Tracing
 from lockstep.capture.checking import Checking
 from lockstep.capture.doubles import in_doubles, promoted
 from lockstep.capture.graph import StepGraph
+from lockstep.capture.layout import local_of
 from lockstep.capture.numbers import ReadNumbers
 from lockstep.capture.origin import META, user_line
 from lockstep.capture.pystate import PythonState
@@ -82,7 +83,7 @@ class _LiveTracing(Tracing):
         return copy.requires_grad_(tensor.requires_grad)
 
     def made_here(self, value: Any) -> bool:
-        return isinstance(value, torch.Tensor) and _compat.node_of(value) is not None
+        return isinstance(value, torch.Tensor) and _compat.node_of(local_of(value)) is not None
 
     @contextlib.contextmanager
     def reading_numbers(self) -> Iterator[None]:

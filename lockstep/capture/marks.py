@@ -1,4 +1,5 @@
-"""What is said of parameters on the parameters themselves: Megatron's attributes, and ours."""
+"""What is said of parameters on the parameters themselves: Megatron's attributes, DTensor's
+placements, and ours."""
 
 from __future__ import annotations
 
@@ -6,17 +7,21 @@ from typing import Any
 
 import torch
 
+from lockstep.capture.layout import layout_of, types_of_layout
 from lockstep.capture.state import State
 from lockstep.spmd.signature import types_of
 from lockstep.spmd.types import I, R, S, Type, V
 
 
 def marks_of(state: State, mesh: Any) -> dict[str, dict[str, Type]]:
-    """What parameters' attributes say: Megatron's, on the axis "tp", and `type_parameters`'."""
+    """What parameters say: Megatron's attributes, on the axis "tp", a DTensor's placements, and
+    `type_parameters`'."""
     wide = mesh.mesh_dim_names or ()
     found: dict[str, dict[str, Type]] = {}
     for slot in state.parameters:
         types = _megatron(slot.tensor) if "tp" in wide else {}
+        layout = layout_of(slot.name, slot.tensor)
+        types |= types_of_layout(layout) if layout is not None else {}
         types |= {axis: kind for axis, kind in types_of(slot.tensor).items() if axis in wide}
         if types:
             found[slot.name] = types

@@ -16,12 +16,13 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from lockstep import _compat
+from lockstep._compat_dtensor import sym_coordinate
 from lockstep.capture.caches import emptied, refuse_cached
 from lockstep.capture.coordinates import Coordinates, giving_out
 from lockstep.capture.decisions import deciding
 from lockstep.capture.hooks import caller_frame, swapped
 from lockstep.capture.indexing import Indexing
-from lockstep.capture.origin import is_user_file, line_of
+from lockstep.capture.origin import is_user_file, line_of, user_frame
 from lockstep.capture.refusal import refuse
 from lockstep.errors import CaptureError
 from lockstep.spmd.mesh import WORLD, axis_of
@@ -49,6 +50,7 @@ def reading_rank(mode: Any, coordinates: Coordinates) -> Iterator[None]:
         DeviceMesh.get_coordinate: reads.get_coordinate,  # type: ignore[dict-item]
         DeviceMesh.get_rank: reads.get_rank,  # type: ignore[dict-item]
         _compat.mesh_table(): reads.get_table,
+        sym_coordinate(): reads.get_place,
         _compat.engine_run(): _indexing_backwards,
     }
     try:
@@ -90,6 +92,11 @@ class _Reads:
             return found
         groups = [args[0].get_group(i) for i in range(args[0].ndim)]
         return type(found)(self.place(g, "mesh.get_coordinate()", frame) for g in groups)
+
+    def get_place(self, original: Any, args: Any, kwargs: Any) -> Any:
+        """What DTensor asks for: also from torch's own frames it is a number of the trace."""
+        mesh, dim = (*args, *kwargs.values())[:2]
+        return self.place(mesh.get_group(dim), "a DTensor's own place", user_frame(caller_frame()))
 
     def get_group_rank(self, original: Any, args: Any, kwargs: Any) -> Any:
         frame = caller_frame()

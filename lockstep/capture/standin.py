@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 from lockstep import _compat
+from lockstep._compat_dtensor import dtensor_around
+from lockstep.capture.layout import is_dtensor, local_of
 from lockstep.capture.optimizers import swapped_optimizer
 from lockstep.capture.state import Slot, State
 from lockstep.capture.wrapped.ddp import reducing
@@ -20,12 +22,20 @@ def stand_ins(
     """A stand-in for each slot's tensor, by the real one's id, with its attributes and hooks."""
     fakes: dict[int, torch.Tensor] = {}
     for slot in slots:
-        fake = stand_in(slot.tensor)
+        fake = like(slot.tensor, stand_in(local_of(slot.tensor)))
         fake.grad = None
         if slot.kind == "param":
             _dress(fake, slot.tensor)
         fakes[id(slot.tensor)] = fake
     return fakes
+
+
+def like(real: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
+    """The stand-in of a tensor around that of its local one: a DTensor where it is one."""
+    if not is_dtensor(real):
+        return local
+    kinds = real.device_mesh, real.placements, real.shape, real.stride()  # type: ignore[attr-defined]
+    return dtensor_around(local, *kinds, like=real)
 
 
 def _dress(fake: torch.Tensor, real: torch.Tensor) -> None:

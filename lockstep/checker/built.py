@@ -26,6 +26,7 @@ from lockstep.checker.inference.rules.registry import op_name
 from lockstep.checker.inference.ties import Ties
 from lockstep.checker.inference.types import grouped
 from lockstep.checker.placed import placed, reads_coordinates, settle
+from lockstep.checker.relaid import relaid_on
 from lockstep.checker.source import text_of
 from lockstep.checker.unshared import Along
 from lockstep.checker.wording import Writer
@@ -195,9 +196,10 @@ class _Axis:
         if self.pending or not self.trace.notes.roots:
             return
         claims, cotangents = self.flow.graphs.claims, self.flow.graphs.cotangents
+        apart = relaid_on(self.trace.graph, self.axis)
         for node, name in self.names.items():
             held = self.trace.grads.get(name)
-            if held is not None:
+            if held is not None and name not in apart:
                 raw = cotangents.get(node)
                 yield Gradient(name, node, self._by_name[held], raw, claims.get(node))
 

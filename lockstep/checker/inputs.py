@@ -10,6 +10,7 @@ from lockstep import _compat
 from lockstep.capture.binding import Call
 from lockstep.capture.doubles import promoted as promoted
 from lockstep.capture.graph import StepGraph
+from lockstep.capture.layout import local_of
 from lockstep.capture.state import State
 from lockstep.spmd.claims import Recording
 from lockstep.spmd.types import Type
@@ -33,7 +34,7 @@ def input_tensors(graph: StepGraph, call: Call, state: State) -> list[torch.Tens
             value = held[spec.name]
         if not isinstance(value, torch.Tensor):
             value = torch.tensor(float(value), dtype=torch.float64)
-        found.append(value)
+        found.append(local_of(value))
     return found
 
 

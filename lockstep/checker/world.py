@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import math
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from torch.fx import Node
 
 from lockstep import _compat
+from lockstep._compat_dtensor import forget_divisions
 from lockstep.capture.binding import Call, Step
 from lockstep.capture.capture import capture_call
 from lockstep.capture.checking import Checking, Notes
@@ -186,13 +188,31 @@ def simulated_rank(rank: int, mesh: Mapping[str, int]) -> Iterator[Any]:
             made = init_device_mesh("cpu", tuple(mesh.values()), mesh_dim_names=tuple(mesh))
             axes.register(made)
             torch.manual_seed(SEED)
-            yield made
+            with _cut_alone():
+                yield made
     finally:
         for name, old in before.items():
             if old is None:
                 del os.environ[name]
             else:
                 os.environ[name] = old
+
+
+@contextlib.contextmanager
+def _cut_alone() -> Iterator[None]:
+    """Let `distribute_tensor` cut what this rank has while inside: no other one sends a part of it.
+
+    Simulated ranks draw the same numbers.
+    """
+    module = sys.modules.get("torch.distributed.tensor")  # it is slow to import
+
+    def cut(original: Any, args: Any, kwargs: Any) -> Any:
+        return original(*args, **{**kwargs, "src_data_rank": None})
+
+    forget_divisions()
+    with swapped({module.distribute_tensor: cut} if module is not None else {}):
+        yield
+    forget_divisions()
 
 
 def capture_rank(

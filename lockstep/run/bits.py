@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from lockstep.capture.layout import local_of
+
 _CHUNK = {"cpu": 1 << 15}  # words that are looked at together: what stays in a core's cache
 _CHUNK_ELSEWHERE = 1 << 22
 _ODD = (-7046029254386353131, -4417276706812531889)  # any odd numbers with many bits set
@@ -20,6 +22,7 @@ def digest(tensor: torch.Tensor) -> str:
         ... # doctest: +ELLIPSIS
         (True, 'torch.float32 [3] ...')
     """
+    tensor = local_of(tensor)  # of a DTensor, this rank's part
     head = f"{tensor.dtype} {list(tensor.shape)}"
     if tensor.device.type == "meta" or tensor.numel() == 0:
         return head

@@ -17,6 +17,7 @@ import torch
 
 from lockstep.build.values import show
 from lockstep.capture.binding import WRITTEN, Call, Step, describe
+from lockstep.capture.layout import is_dtensor, layout_of, local_of
 from lockstep.capture.optimizers import lifted
 from lockstep.capture.plain import refuse_odd_arguments
 from lockstep.capture.reach import Reach, reach
@@ -42,6 +43,7 @@ class Bound:
         self._held = Held(self.state, call)
         self.reach = reach(step, call, self.state)
         self.parameters = [slot.tensor for slot in self.state.parameters]
+        self._divided = [p for p in self.parameters if is_dtensor(p)]
         self._order = {id(p): -i for i, p in enumerate(self.parameters, 1)}
         self._modules = [module for _, module in self.state.modules]
         places = _watched(call, self.state, self.reach)
@@ -97,7 +99,8 @@ class Bound:
         return (call.tree, self._leaves(call, loose), *numbers, self._switches(), modes())
 
     def _of_parameters(self) -> list[tuple[Any, ...]]:
-        return [(p.requires_grad, p.grad is None, p.shape, p.dtype) for p in self.parameters]
+        found = [(p.requires_grad, p.grad is None, p.shape, p.dtype) for p in self.parameters]
+        return [*found, *[_placements(p.grad) for p in self._divided]]
 
     def _training(self) -> list[bool]:
         return list(map(_TRAINING, self._modules))
@@ -150,6 +153,11 @@ class _Numbers:
                 return number
         self._lists.append(found)
         return len(self._lists) - 1
+
+
+def _placements(grad: torch.Tensor | None) -> Any:
+    """How a gradient is divided, which may change from call to call."""
+    return getattr(grad, "placements", None)
 
 
 def _loosened(leaves: tuple[Any, ...], loose: Mapping[int, Mapping[int, Size]]) -> tuple[Any, ...]:
@@ -270,11 +278,19 @@ def _leaf_words(leaf: Any, dims: Mapping[int, Size] | None = None) -> Any:
 
 def _slot_words(slot: Any) -> str:
     tensor = slot.tensor
-    words = _leaf_words(tensor)
+    words = _leaf_words(local_of(tensor)) + _divided(slot.name, tensor)
+    if is_dtensor(tensor) and tensor.requires_grad:
+        words += " needs grad"
     if slot.kind == "param" and tensor.requires_grad:
         words += ", no .grad" if tensor.grad is None else ", has .grad"
+        words += _divided(f"{slot.name}.grad", tensor.grad)
     ties = [holder.name for holder in slot.holders[1:]]
     return words + (f", tied to {', '.join(ties)}" if ties else "")
+
+
+def _divided(name: str, tensor: Any) -> str:
+    layout = layout_of(name, tensor)
+    return f", as {layout.text}" if layout is not None else ""
 
 
 def _layout(state: State) -> tuple[Any, ...]:
@@ -286,6 +302,7 @@ def _layout(state: State) -> tuple[Any, ...]:
             slot.tensor.stride(),
             slot.tensor.dtype,
             slot.tensor.device.type,
+            layout_of(slot.name, slot.tensor),
         )
         for slot in state.slots
     )

@@ -12,6 +12,7 @@ import torch
 
 from lockstep import _compat
 from lockstep.capture.binding import Call, Step
+from lockstep.capture.layout import local_of
 from lockstep.capture.pystate import PythonState
 from lockstep.capture.state import State, tensor_holders
 from lockstep.run.bits import digest
@@ -63,7 +64,7 @@ class _Tensor:
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._tensor = tensor
-        self._copy = tensor.detach().to("cpu", copy=True)  # an accelerator has none to spare
+        self._copy = local_of(tensor).detach().to("cpu", copy=True)  # an accelerator has no spare
         self._digest = digest(tensor)
         self.grad = tensor.grad if tensor.is_leaf else None
 
@@ -73,7 +74,7 @@ class _Tensor:
         # Only where it has changed, and past autograd: what a graph of the user's own has kept of
         # it is still good, and an expanded tensor, which takes no writes, is left alone.
         if digest(self._tensor) != self._digest:
-            self._tensor.data.copy_(self._copy)
+            local_of(self._tensor).data.copy_(self._copy)
 
 
 class _Optimizer:

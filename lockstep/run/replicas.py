@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from lockstep.capture.layout import local_of
 from lockstep.capture.marks import marks_of
 from lockstep.capture.state import State
 from lockstep.errors import CheckError, ReplicaError
@@ -59,7 +60,7 @@ class Replicas:
             for slot in state.parameters if size > 1 and coordinate is not None else ():
                 said = marks.get(slot.name, {}).get(axis)
                 if said.kind in "RI" if said is not None else axis in options.data:
-                    held[slot.name] = slot.tensor
+                    held[slot.name] = local_of(slot.tensor)
                     found.said |= {(axis, slot.name)} if said is not None else set()
             if held:
                 found.axes[axis] = held

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from lockstep._compat import pytree
 from lockstep.build.artifact import Artifact
 from lockstep.capture.binding import Call, describe
 from lockstep.capture.graph import input_spec
+from lockstep.capture.layout import is_dtensor, local_of, meshes_of, read_layout
 from lockstep.capture.state import Slot
 from lockstep.capture.trees import tree_of
 from lockstep.errors import ContractError
@@ -19,6 +20,8 @@ from lockstep.run.dynamic import Guards, fits
 from lockstep.run.emit import Emission
 from lockstep.run.guarded import guarded
 from lockstep.run.key import Bound
+
+Meshes = Mapping[tuple[str, ...], Any]
 
 
 class Variant:
@@ -43,6 +46,11 @@ class Variant:
             ("guarded" if r["grad"] else r["kind"], r["index"], r["value"])
             for r in contract["returns"]
         ]
+        self._layouts = {
+            at: read_layout(r["layout"])
+            for at, r in enumerate(contract["returns"])
+            if r.get("layout") is not None
+        }
         self._out_spec = tree_of(contract["out_spec"])
         self._effects = contract["effects"]
         self._emission = Emission(contract["emits"])
@@ -73,6 +81,8 @@ class Variant:
             else value
             for kind, index, value in self._returns
         ]  # fmt: skip
+        for at, layout in self._layouts.items():
+            leaves[at] = layout.around(leaves[at], plan.meshes)
         return pytree.tree_unflatten(leaves, self._out_spec)
 
     def verify(self, call: Call, bound: Bound) -> None:
@@ -112,7 +122,9 @@ class _Plan:
                 why="a program bound to the wrong tensors would train on, wrongly",
                 fix="build again: delete the artifact, or unset LOCKSTEP_STORE",
             )
-        self._effects = [_writer(effect, slots, bound) for effect in effects]
+        meshes = meshes_of(slot.tensor for slot in bound.state.slots)
+        self._effects = [_writer(effect, slots, bound, meshes) for effect in effects]
+        self.meshes = meshes
 
     def inputs(self, call: Call) -> list[Any]:
         leaves, inputs = call.leaves, self._inputs.copy()
@@ -149,8 +161,11 @@ def _reader(
         if owner is None:
             return _nothing, None
         parameter = owner.tensor
-        return lambda _: parameter.grad, parameter.grad
+        return lambda _: local_of(parameter.grad), parameter.grad
     slot = slots.get(name)
+    if slot is not None and is_dtensor(slot.tensor):  # its local tensor is read at each call
+        divided = slot.tensor
+        return lambda _: local_of(divided), divided
     return None, slot.tensor if slot else None
 
 
@@ -175,6 +190,9 @@ def _problems(spec: dict[str, Any], real: Any, slots: dict[str, Slot]) -> list[s
         for k in kept
         if not fits(now[k], spec[k])
     ]
+    if here.layout != spec.get("layout"):
+        was, now_is = _divided(spec.get("layout")), _divided(here.layout)
+        found.append(f"{name}: built for {was}, here {now_is}")
     if real.device.type != "cpu" and real.device != _compat.current_accelerator():
         found.append(f"{name}: on {real.device}, which is not the current accelerator of this rank")
     slot = slots.get(name)
@@ -186,8 +204,12 @@ def _problems(spec: dict[str, Any], real: Any, slots: dict[str, Slot]) -> list[s
     return found
 
 
+def _divided(record: dict[str, Any] | None) -> str:
+    return read_layout(record).text if record is not None else "a plain tensor"
+
+
 def _writer(
-    effect: dict[str, Any], slots: dict[str, Slot], bound: Bound
+    effect: dict[str, Any], slots: dict[str, Slot], bound: Bound, meshes: Meshes
 ) -> tuple[Callable[[Any], None], int | None, int | None]:
     if effect["kind"] == "grad":
         tensor = slots[effect["name"]].tensor
@@ -201,7 +223,11 @@ def _writer(
         def write(value: Any) -> None:
             mapping[key] = value
 
-    return write, effect["output"], effect["input"]
+    record = effect.get("layout")
+    if record is None:
+        return write, effect["output"], effect["input"]
+    layout = read_layout(record)
+    return lambda value: write(layout.around(value, meshes)), effect["output"], effect["input"]
 
 
 def _place(name: str, slots: dict[str, Slot], bound: Bound) -> tuple[Any, Any]:

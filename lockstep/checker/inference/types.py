@@ -21,6 +21,7 @@ from lockstep.checker.inference.kinds import Kind
 from lockstep.checker.inference.rules import op_name
 from lockstep.checker.inference.rules.context import Fault
 from lockstep.checker.inference.ties import Ties
+from lockstep.checker.relaid import relaid_on
 from lockstep.checker.repair.repairs import MANY, Repair
 from lockstep.checker.wording import Writer
 from lockstep.checker.world import RankTrace, World
@@ -109,9 +110,10 @@ def _gradients(world: World, flow: Flow, names: dict[Node, str]) -> list[Gradien
     trace = world.ranks[0]
     by_name = {node.name: node for node in flow.graphs.nodes[0]}
     found = []
+    apart = relaid_on(trace.graph, flow.graphs.axis)
     for parameter, name in names.items():
         held = trace.grads.get(name)
-        if held is None:
+        if held is None or name in apart:
             continue
         wanted = flow.graphs.claims.get(parameter)
         kind = flow.kinds.get(parameter)

@@ -18,6 +18,7 @@ import torch
 from lockstep.checker.intents import meant, results_of
 from lockstep.checker.loss import Meaning, loss_meaning
 from lockstep.checker.placement import Placement
+from lockstep.checker.relaid import relaid, relaid_grads
 from lockstep.checker.simulation.compare import (
     equal_axes,
     factor_of,
@@ -72,6 +73,7 @@ class Gold:
         self.meaning: Meaning = loss_meaning(sim, self.seen)
         self.gold: Values = {}
         self.problem = ""
+        self._relaid = relaid_grads(self.world.ranks[0].graph)
         self._forward: Values = {}
         self._equal: dict[int, list[str]] = {}
         self.parameters = {
@@ -228,6 +230,8 @@ class Gold:
         if node is None:
             return None
         held = values[self.sim.index[node]]
+        if name in self._relaid:
+            held = relaid(self.world, held, *self._relaid[name])
         for axis, way in self.pending.items():
             if axis in self.placement.tied[name]:
                 held = group_sum(self.world, held, [axis])
