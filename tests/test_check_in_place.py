@@ -176,3 +176,29 @@ def test_a_gather_that_is_missing_is_told_though_its_values_are_those_of_one_ran
     (finding,) = order(missing=True).findings
     told = [source_of(line) for line in (finding.line, *finding.related)]
     assert "whole = Gathered.apply(own.tanh(), missing)" in told, str(finding)
+
+
+def averaged(parts: int) -> Report:
+    """Check a gradient that is averaged beside itself and copied back, as a reducer does."""
+
+    def make(mesh: Any) -> Any:
+        model = nn.Linear(WIDE, 1)
+        return model, torch.optim.SGD(model.parameters(), lr=0.1), torch.randn(ROWS * 2, WIDE)
+
+    def step(model: nn.Module, optimizer: Any, x: Tensor) -> Tensor:
+        loss = ls.loss(model(x).square().mean(), dp="mean")
+        loss.backward()
+        for parameter in model.parameters():
+            mean = parameter.grad / parts
+            dist.all_reduce(mean)
+            parameter.grad.copy_(mean)
+        optimizer.step()
+        return loss.detach()
+
+    return ls.check(step, make, mesh={"dp": 2}, data="dp", repair_s=0)
+
+
+def test_what_a_copy_writes_over_does_not_scale_it():
+    assert averaged(parts=2).findings == []
+    (finding,) = averaged(parts=1).findings
+    assert "right after backward(), and wrong when the optimizer takes it" in str(finding)
