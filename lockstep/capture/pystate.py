@@ -27,6 +27,7 @@ from lockstep.capture.written import PlainValues, held_objects, noting_writes
 from lockstep.errors import CaptureError
 
 _DEPTH = 3
+_THREADS = 5  # that are told by name
 _SCALARS = (int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, dict, set, tuple)
 # What torch itself keeps in modules and optimizers, and changes as it runs.
@@ -139,12 +140,16 @@ class PythonState:
 
 
 def _another() -> str:
-    """What a generator's state became; who else may have drawn from it."""
+    """What a generator's state became; who else may have drawn from it, the newest thread first.
+
+    Lockstep's own threads draw from generators of their own.
+    """
     mine = threading.current_thread()
-    others = [thread.name for thread in threading.enumerate() if thread is not mine]
+    names = [thread.name for thread in reversed(threading.enumerate()) if thread is not mine]
+    others = [name for name in names if not name.startswith("lockstep-")]
     if not others:
         return "another"
-    shown = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
+    shown = ", ".join(others[:_THREADS]) + (", ..." if len(others) > _THREADS else "")
     return f"another; or a thread drew meanwhile, one of {shown}: give it a generator of its own"
 
 

@@ -55,7 +55,10 @@ _INTO: list[tuple[str, tuple[Any, ...]]] = [
 ]
 PARTS: list[Case] = [
     *(op(name, X, *rest, dim) for name, rest in _INTO for dim in (0, 1)),
-    op("split_with_sizes", X, _size(lambda n, m: [1, n - 1]), 0),
+    *(
+        op(name, X, _size(lambda n, m: [1, n - 1]), 0)
+        for name in ("split_with_sizes", "split_with_sizes_copy")
+    ),
     *(op(name, X, dim, 1, 2) for name in ("slice.Tensor", "slice_copy.Tensor") for dim in (0, 1)),
     op("slice.Tensor", X, 0, 0, 100),
     op("narrow", X, 1, 0, 1),
