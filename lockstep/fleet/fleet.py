@@ -231,6 +231,7 @@ class Fleet:
         try:
             if self._main is not None:
                 self._main.add(f"alive/{self.rank}", BYE)
+                self._waits.end(self.state.timing.beat)
         except StoreGone:
             self.state.journal.event("store_gone", error="at the end")
 

@@ -26,6 +26,7 @@ class Waits:
 
     def __init__(self, main: Client, blocked: Client, state: State) -> None:
         self._main, self._blocked, self._state = main, blocked, state
+        self._threads: dict[str, threading.Thread] = {}
 
     def wait_for(
         self,
@@ -88,6 +89,16 @@ class Waits:
         self._state.journal.event("fault", culprit=first.rank, **told)
         return first
 
+    def end(self, limit: float) -> None:
+        """Wait for the helper threads whose key is there: each is about to leave the store.
+
+        One that comes back to Python while the interpreter ends is unwound through C++, which
+        aborts the process ("terminate called without an active exception"; Python before 3.14).
+        """
+        for key, thread in self._threads.items():
+            if thread.is_alive() and self._main.has(key):
+                thread.join(limit)
+
     def _block(self, key: str) -> list[StoreGone]:
         gone: list[StoreGone] = []
 
@@ -98,7 +109,9 @@ class Waits:
                 gone.append(error)
                 self._state.wake.set()
 
-        threading.Thread(target=run, name=f"lockstep-wait {key}", daemon=True).start()
+        thread = threading.Thread(target=run, name=f"lockstep-wait {key}", daemon=True)
+        self._threads = {k: t for k, t in self._threads.items() if t.is_alive()} | {key: thread}
+        thread.start()
         return gone
 
 
