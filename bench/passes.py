@@ -10,11 +10,8 @@ numbers change where gloo sums tensors side by side, which is why `bucket` leave
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # run as a script
 
 from bench.measure import spread  # noqa: E402  (the path comes first)
-from lockstep.report.job import run_job  # noqa: E402
+from bench.rank_job import on_ranks  # noqa: E402
 
 NONE, BUCKET, OVERLAP, BOTH = "no passes", "bucket", "overlap", "bucket and overlap"
 WAYS = {
@@ -37,30 +34,6 @@ WAYS = {
 }
 FAST, SLOW = "gloo", "slow"
 HIDDEN, LIMIT_S = 0.5, 2400.0
-
-
-def job(ranks: int, words: list[str]) -> list[dict[str, Any]]:
-    """Run `passes_ranks.py` and return what each rank wrote.
-
-    Raises:
-        SystemExit: the job failed; its output is shown.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        environment = {
-            **os.environ,
-            "LOCKSTEP_STORE": f"{folder}/store",
-            "LOCKSTEP_RUNS": f"{folder}/runs",
-            "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
-            "KINETO_LOG_LEVEL": "99",  # the profiler looks for accelerators, loudly
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": str(ROOT),
-        }
-        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-        script = [str(ROOT / "bench/passes_ranks.py"), "--out", folder, *words]
-        done = run_job([sys.executable, *launch, *script], environment, LIMIT_S)
-        if done.code != 0:
-            raise SystemExit(f"{done.output}\nthe job ended with {done.code}")
-        return [json.loads(Path(folder, f"rank{rank}.json").read_text()) for rank in range(ranks)]
 
 
 def times(ranks: list[dict[str, Any]], network: str, name: str, of: int = 0) -> list[float]:
@@ -114,8 +87,9 @@ def main(
     given = {"steps": steps, "layers": layers, "batch": batch, "length": length}
     given |= {"delay-ms": delay_ms, "gbit-s": gbit_s, "backend": backend}  # type: ignore[dict-item]
     words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
-    ranks = job(2, words)
-    wide = max(rank["differing"] for rank in job(4, ["--bits"]))
+    ranks = on_ranks("passes_ranks.py", 2, words, LIMIT_S)
+    four = on_ranks("passes_ranks.py", 4, ["--bits"], LIMIT_S)
+    wide = max(rank["differing"] for rank in four)
     console = Console()
     size = f"{ranks[0]['bytes'] / 2**20:.2f} MiB of gradients"
     title = f"2 ranks, {size}, {delay_ms} ms, {gbit_s} Gbit/s"

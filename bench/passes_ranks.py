@@ -19,8 +19,8 @@ import tyro
 import bench.slow_network as slow
 import lockstep as ls
 from bench.passes import FAST, SLOW, WAYS
+from bench.rank_job import data_parallel
 from bench.step import peak_bytes
-from lockstep.models import llama
 
 
 def differing(count: int = 9) -> int:
@@ -39,16 +39,7 @@ def measured(
     """Of each way its steps' seconds and those slept for the network, its peak, and whether its
     gradients have the same bits."""
     mesh = ls.mesh("cpu", dp=-1)
-    torch.manual_seed(0)
-    model = llama.Llama(llama.config("debug", layers=layers))
-    generator = torch.Generator().manual_seed(dist.get_rank())
-    tokens = torch.randint(256, (batch, length + 1), generator=generator)
-
-    def train_step(model: llama.Llama, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        loss = ls.loss(model(tokens, labels), dp="mean")
-        loss.backward()
-        ls.reduce_grads(model, dp="mean")
-        return loss.detach()
+    model, tokens, train_step = data_parallel(layers, batch, length)
 
     ways: dict[str, Callable[..., Any]] = {
         name: ls.compile(mesh=mesh, data="dp", backend=backend, passes=passes)(train_step)

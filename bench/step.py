@@ -10,7 +10,6 @@ parameters and inputs not.
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import sys
@@ -28,7 +27,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # run as a script
 
 from bench.measure import spread  # noqa: E402
-from lockstep.report.job import run_job  # noqa: E402
+from bench.rank_job import flags, on_ranks  # noqa: E402
 
 PLAIN = "Lockstep, no passes"
 TORCH, OURS, GRAPH, EAGER = "torch.compile", "Lockstep, inductor", "Lockstep, graph", "eager"
@@ -101,7 +100,7 @@ def peak_bytes(step: Step) -> int:
     return peak
 
 
-def on_ranks(delay_ms: float, options: dict[str, int], limit_s: float = LIMIT_S) -> list[Any]:
+def two_ranks(delay_ms: float, options: dict[str, int], limit_s: float = LIMIT_S) -> list[Any]:
     """Run `step_ranks.py` on two ranks and return what each of them wrote.
 
     Args:
@@ -110,24 +109,8 @@ def on_ranks(delay_ms: float, options: dict[str, int], limit_s: float = LIMIT_S)
     Raises:
         SystemExit: the job failed; its output is shown.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        environment = {
-            **os.environ,
-            "LOCKSTEP_STORE": f"{folder}/store",
-            "LOCKSTEP_RUNS": f"{folder}/runs",
-            "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
-            "KINETO_LOG_LEVEL": "99",
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": str(ROOT),
-            "BENCH_DELAY_MS": str(delay_ms),
-        }
-        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
-        flags = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-        script = [str(ROOT / "bench/step_ranks.py"), "--out", folder, *flags]
-        done = run_job([sys.executable, *launch, *script], environment, limit_s)
-        if done.code != 0:
-            raise SystemExit(f"{done.output}\nthe job ended with {done.code}")
-        return [json.loads(Path(folder, f"rank{rank}.json").read_text()) for rank in range(RANKS)]
+    slow = {"BENCH_DELAY_MS": str(delay_ms)}
+    return on_ranks("step_ranks.py", RANKS, flags(options), limit_s, slow)
 
 
 def slower(ranks: list[Any], name: str) -> list[float]:
@@ -164,7 +147,7 @@ def main(
     held = [one_process(steps, layers, batch, length)]
     options = {"steps": steps, "layers": layers, "batch": batch // RANKS, "length": length}
     for delay in (0.0, delay_ms):
-        ranks = on_ranks(delay, options)
+        ranks = two_ranks(delay, options)
         table = Table("", "ms a step, median (low-high)", "peak live MiB", title=f"dp2, {delay} ms")
         for name in ranks[0]["seconds"]:
             table.add_row(

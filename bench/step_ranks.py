@@ -18,8 +18,8 @@ import tyro
 
 import bench.slow_network
 import lockstep as ls
+from bench.rank_job import data_parallel
 from bench.step import OURS, PLAIN, TORCH, peak_bytes
-from lockstep.models import llama
 
 NONE = {"bucket": False, "overlap": False}
 
@@ -41,16 +41,7 @@ def main(out: Path, steps: int, layers: int, batch: int, length: int) -> None:
     dist.init_process_group(bench.slow_network.NAME)
     rank = dist.get_rank()
     mesh = ls.mesh("cpu", dp=-1)
-    torch.manual_seed(0)
-    model = llama.Llama(llama.config("debug", layers=layers))
-    generator = torch.Generator().manual_seed(rank)
-    tokens = torch.randint(256, (batch, length + 1), generator=generator)
-
-    def train_step(model: llama.Llama, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        loss = ls.loss(model(tokens, labels), dp="mean")
-        loss.backward()
-        ls.reduce_grads(model, dp="mean")
-        return loss.detach()
+    model, tokens, train_step = data_parallel(layers, batch, length)
 
     ways: dict[str, Callable[..., Any]] = {
         TORCH: torch.compile(train_step),

@@ -9,11 +9,8 @@ Beside them torch's DDP and FSDP2, which hold nothing: their step is another pro
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +22,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # run as a script
 
 from bench.measure import spread  # noqa: E402  (the path comes first)
-from lockstep.report.job import run_job  # noqa: E402
+from bench.rank_job import flags, on_ranks  # noqa: E402
 
 OURS, EAGER, COMPILED = "Lockstep, inductor", "eager", "torch.compile"
 PEER = {"dp": "torch's DDP, eager", "fsdp": "torch's FSDP2, eager"}
@@ -39,23 +36,8 @@ def measured(layout: str, options: dict[str, int]) -> list[dict[str, Any]]:
     Raises:
         SystemExit: the job failed; its output is shown.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        environment = {
-            **os.environ,
-            "LOCKSTEP_STORE": f"{folder}/store",
-            "LOCKSTEP_RUNS": f"{folder}/runs",
-            "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
-            "KINETO_LOG_LEVEL": "99",  # the profiler looks for accelerators, loudly
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": str(ROOT),
-        }
-        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
-        flags = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-        script = [str(ROOT / "bench/trainer_ranks.py"), "--layout", layout, "--out", folder]
-        done = run_job([sys.executable, *launch, *script, *flags], environment, LIMIT_S)
-        if done.code != 0:
-            raise SystemExit(f"{done.output}\n{layout}: the job ended with {done.code}")
-        return [json.loads(Path(folder, f"rank{rank}.json").read_text()) for rank in range(RANKS)]
+    words = ["--layout", layout, *flags(options)]
+    return on_ranks("trainer_ranks.py", RANKS, words, LIMIT_S)
 
 
 def speeds(ranks: list[dict[str, Any]], tokens: int) -> dict[str, list[float]]:

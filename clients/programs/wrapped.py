@@ -64,6 +64,14 @@ def step(model: nn.Module, ids: Tensor, labels: Tensor) -> Tensor:
     return loss
 
 
+def mean_step(model: nn.Module, ids: Tensor, labels: Tensor) -> Tensor:
+    """A step that says how its loss adds up, as DDP averages: the mean over dp."""
+    loss = nn.functional.cross_entropy(model(ids).flatten(0, 1), labels.flatten())
+    loss = ls.loss(loss, dp="mean")
+    loss.backward()
+    return loss
+
+
 def share_step(model: nn.Module, ids: Tensor, labels: Tensor) -> Tensor:
     """A step whose loss is a rank's share of a sum, as `parallel.fully_shard` wants it."""
     loss = nn.functional.cross_entropy(model(ids).flatten(0, 1), labels.flatten())
@@ -74,7 +82,9 @@ def share_step(model: nn.Module, ids: Tensor, labels: Tensor) -> Tensor:
 
 def ddp(mesh: Any) -> nn.Module:
     """Wrapped by DDP, whose reducer is C++."""
-    return nn.parallel.DistributedDataParallel(Net())
+    model = nn.parallel.DistributedDataParallel(Net())
+    ls.type_parameters(model, {"module.blocks.*.norm.*": {"dp": ls.I}})  # ones, as a shard might be
+    return model
 
 
 def ddp_python(mesh: Any) -> nn.Module:
@@ -82,7 +92,7 @@ def ddp_python(mesh: Any) -> nn.Module:
     import torch._dynamo
 
     torch._dynamo.config.optimize_ddp = "python_reducer"
-    return nn.parallel.DistributedDataParallel(Net())
+    return ddp(mesh)
 
 
 def sharded(mesh: Any) -> nn.Module:
@@ -133,8 +143,8 @@ def wrapped(name: str, model: Any, **more: Any) -> Program:
 
 TP: dict[str, Any] = dict(mesh={"tp": 2}, data=(), noted=True)
 PROGRAMS = [
-    wrapped("DDP", ddp),
-    wrapped("DDP, python reducer", ddp_python, noted=True),
+    Program("DDP", "torch", ddp, tokens, mean_step),
+    Program("DDP, python reducer", "torch", ddp_python, tokens, mean_step, noted=True),
     wrapped("FSDP2", sharded, noted=True),
     Program(
         "plain model, lockstep.parallel.fully_shard",
