@@ -17,6 +17,12 @@ def is_dtensor(tensor: Any) -> bool:
     return module is not None and isinstance(tensor, module.DTensor)
 
 
+def is_dtensor_type(kind: type) -> bool:
+    """Whether tensors of a type are DTensors."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and issubclass(kind, module.DTensor)
+
+
 def local_of(tensor: Any) -> Any:
     """The very tensor that a DTensor has on this rank; `to_local()` makes a new one, for autograd.
 

@@ -52,28 +52,33 @@ def test_a_collective_takes_its_bytes_at_the_rate(group: Any) -> None:
     assert Network.takes(torch.ones(1000)) == pytest.approx(0.02 + 0.032)
 
 
-def ranks(both: float = 2.0, same: bool = True, differing: int = 0) -> list[dict[str, Any]]:
+def ranks(
+    both: float = 2.0, same: bool = True, differing: int = 0, peak: int = 7
+) -> list[dict[str, Any]]:
     """What two ranks wrote; rank 1 is the slower."""
     asleep = {passes.NONE: 20.0, passes.BUCKET: 5.0, passes.OVERLAP: 9.0, passes.BOTH: both}
+    asleep[passes.MEMORY] = 20.0
+    peaks = dict.fromkeys(asleep, 10) | {passes.MEMORY: peak}
 
     def rank(share: float) -> dict[str, Any]:
         slow = {name: [(0.1, share * ms / 1e3)] * 3 for name, ms in asleep.items()}
         seconds = {passes.FAST: {name: [(0.1, 0.0)] * 3 for name in asleep}, passes.SLOW: slow}
-        return {"seconds": seconds, "same": {passes.BOTH: same}, "differing": differing}
+        told = {"seconds": seconds, "same": {passes.BOTH: same}, "differing": differing}
+        return told | {"peaks": peaks}
 
     return [rank(0.5), rank(1.0)]
 
 
 def test_what_overlap_hides_is_the_part_that_is_no_more_slept() -> None:
     lines = passes.judge(ranks(), wide=7)
-    assert [holds for holds, _ in lines] == [True, True, True]
+    assert [holds for holds, _ in lines] == [True] * 4
     assert lines[2][1] == "overlap hides 60% of 5.00 ms asleep, at least 50%"
     assert lines[1][1] == "0 numbers differ where two ranks sum side by side; 7 with four"
 
 
 @pytest.mark.parametrize(
     ("given", "failed"),
-    [({"both": 3.0}, 2), ({"same": False}, 0), ({"differing": 1}, 1)],
+    [({"both": 3.0}, 2), ({"same": False}, 0), ({"differing": 1}, 1), ({"peak": 9}, 3)],
 )
 def test_a_line_about_passes_that_does_not_hold_is_told(given: Any, failed: int) -> None:
     lines = passes.judge(ranks(**given), wide=7)

@@ -1,4 +1,4 @@
-"""Private names of torch live in `_compat.py` and `_compat_dtensor.py` alone: an upgrade of torch
+"""Private names of torch live in `_compat.py` and `_compat_*.py` alone: an upgrade of torch
 is a review of these."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import pytest
 
 from tests.sources import PACKAGE, imports, package_files
 
-COMPAT = [PACKAGE / "_compat.py", PACKAGE / "_compat_dtensor.py"]
+COMPAT = sorted(PACKAGE.glob("_compat*.py"))
 PYTHONS_OWN = ("sys", "os")  # sys._getframe, os._exit: Python's, and documented
 
 

@@ -37,6 +37,7 @@ _TOLD = {
 }
 _PASSES = {
     "share": "calls are gone that computed what another had",
+    "memory": "calls run again in the backward, for the budget of memory",
     "bucket": "collectives go together with others",
     "bucket_wide": "collectives go together with others, sums over any number of ranks",
     "overlap": "collectives have more of the step beside them",

@@ -26,7 +26,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from lockstep import _compat
 from lockstep._compat import pytree
 from lockstep.capture.hooks import swapped
-from lockstep.capture.layout import is_dtensor, local_of
+from lockstep.capture.layout import is_dtensor_type, local_of
 from lockstep.capture.origin import META, is_user_file, line_of, short_path, user_frame
 from lockstep.spmd.claims import Place, Recording, in_phase, recording_claims
 from lockstep.spmd.types import Type
@@ -281,12 +281,17 @@ def _differentiable(tensor: torch.Tensor) -> bool:
         return False
 
 
+_DEVICE = torch.ops.prim.device.default
+
+
 def _watcher(checking: Checking) -> Any:
     class Watcher(_compat.dispatch_mode()):  # type: ignore[misc]
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
         ) -> Any:
-            if any(map(is_dtensor, pytree.tree_leaves((args, kwargs)))):
+            if func is _DEVICE:  # torch asks three times for each operator: no mode below need hear
+                return args[0].device
+            if any(map(is_dtensor_type, types)):
                 with checking.within(torch.is_grad_enabled()):  # what it computes comes here too
                     return func(*args, **(kwargs or {}))
             draws = torch.Tag.nondeterministic_seeded in func.tags and not checking.ships

@@ -16,6 +16,7 @@ import torch
 from lockstep._compat_dtensor import (
     dtensor_around,
     is_dtensor,
+    is_dtensor_type,
     local_of,
     plain_order,
 )
@@ -24,7 +25,7 @@ from lockstep.errors import CaptureError, ContractError
 from lockstep.spmd.mesh import axis_of
 from lockstep.spmd.types import I, P, S, Type
 
-__all__ = ["Layout", "is_dtensor", "local_of"]
+__all__ = ["Layout", "is_dtensor", "is_dtensor_type", "local_of"]
 _WRITTEN = re.compile(r"(?:S\((\d+)\)|R|P\((\w+)\))")
 
 

@@ -36,7 +36,7 @@ def clean(gm: torch.fx.GraphModule, keep_dead: bool = False, runs: bool = True) 
 def without(gm: torch.fx.GraphModule, aliases: list[torch.fx.Node]) -> torch.fx.GraphModule:
     """Copy a module without some of its nodes, each of which is only a name for what it reads."""
     left_out = {node.name for node in aliases}
-    made = torch.fx.GraphModule(gm, copy.deepcopy(gm.graph))
+    made: torch.fx.GraphModule = _compat.lazy_graph_module()(gm, copy.deepcopy(gm.graph))
     for node in list(made.graph.nodes):
         if node.name in left_out:
             node.replace_all_uses_with(node.args[0])

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from lockstep import _compat
+from lockstep import _compat_ddp
 from lockstep.capture.binding import Call
 from lockstep.capture.hooks import swapped
 from lockstep.run.key import Bound
@@ -61,7 +61,7 @@ class FirstCalls:
             found = replicas(bound)
             self.replicas = found.taken() if found is not None else None
         begin, key, reduced = time.monotonic(), bound.asked(call), []
-        _, last = _compat.ddp_around_forward()
+        _, last = _compat_ddp.around_forward()
 
         def after(original: Any, args: Any, kwargs: Any) -> Any:
             if torch.is_grad_enabled() and args[0].require_backward_grad_sync:
@@ -78,7 +78,7 @@ class FirstCalls:
             result = step()
         for wrapper in bound.state.wrappers:
             if wrapper.ddp is not None:
-                _compat.ddp_final(wrapper.ddp, ask=True)
+                _compat_ddp.final(wrapper.ddp, ask=True)
         self._runs[key] = self._runs.get(key, 0) + 1 if reduced else MOST
         here.journal.event("as_it_is", step=self._name, seconds=round(time.monotonic() - begin, 4))
         return result

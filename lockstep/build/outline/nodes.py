@@ -11,6 +11,8 @@ from lockstep.capture.schemas import must_stay, returns_its_first_argument, view
 
 FREE = "lockstep_free"  # in a node's meta: a scalar that may be computed anew anywhere after it
 
+CUT = "lockstep_cut"  # in a node's meta: no compiler may mix what comes before it with the rest
+
 
 def calls(graph: Any) -> list[Any]:
     """Return the graph's calls of operators and functions, in order."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.build.outline.nodes import FREE, base, calls, looks, may_cross
+from lockstep.build.outline.nodes import CUT, FREE, base, calls, looks, may_cross
 from lockstep.build.passes.collectives import is_start, is_wait
 from lockstep.build.passes.order import is_light
 
@@ -45,7 +45,7 @@ def segments(graph: Any) -> list[list[Any]]:
     nodes = calls(graph)
     scalars = list(itertools.takewhile(lambda node: FREE in node.meta, nodes))
     nodes = nodes[len(scalars) :]
-    cuts = {0, len(nodes), *_around_collectives(nodes)}
+    cuts = {0, len(nodes), *_kept_apart(nodes)}
     for run in find_runs(tokens(nodes)):
         start = _best_start(nodes, run)
         if start is not None:
@@ -54,9 +54,9 @@ def segments(graph: Any) -> list[list[Any]]:
 
 
 def apart(graph: Any) -> list[list[Any]]:
-    """Cut a normalised graph's calls at collectives alone, as `segments` does there, too."""
+    """Cut a normalised graph's calls where a pass needs their order alone, as `segments` does."""
     nodes = calls(graph)
-    return _parts([], nodes, {0, len(nodes), *_around_collectives(nodes)})
+    return _parts([], nodes, {0, len(nodes), *_kept_apart(nodes)})
 
 
 def _parts(scalars: list[Any], nodes: list[Any], cuts: set[int]) -> list[list[Any]]:
@@ -64,8 +64,9 @@ def _parts(scalars: list[Any], nodes: list[Any], cuts: set[int]) -> list[list[An
     return [part for part in [scalars, *parts] if part]
 
 
-def _around_collectives(nodes: list[Any]) -> set[int]:
-    """Cuts after each start and before each wait that have something between them.
+def _kept_apart(nodes: list[Any]) -> set[int]:
+    """Cuts after each start and before each wait that have something between them; and those asked
+    for.
 
     A compiler puts the calls of one body into an order of its own.
     """
@@ -74,7 +75,7 @@ def _around_collectives(nodes: list[Any]) -> set[int]:
         *itertools.accumulate(not (is_light(n) or is_start(n) or is_wait(n)) for n in nodes),
     ]
     order = {node: at for at, node in enumerate(nodes)}
-    found = set()
+    found = {at for at, node in enumerate(nodes) if CUT in node.meta}
     for at, node in enumerate(nodes):
         begin = order.get(node.args[0]) if is_wait(node) else None
         if begin is not None and heavy[at] > heavy[begin]:

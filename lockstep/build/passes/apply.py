@@ -13,6 +13,7 @@ from typing import Any
 from lockstep.build.outline.nodes import calls, stays
 from lockstep.build.passes.bucket import bucketed
 from lockstep.build.passes.collectives import axis_of, is_start, is_wait
+from lockstep.build.passes.memory import within
 from lockstep.build.passes.overlap import overlapped
 from lockstep.build.passes.proof import equal
 from lockstep.build.passes.share import shared
@@ -60,6 +61,7 @@ class Pass:
 
 PASSES = {
     "share": Pass(lambda graph, _, __: shared(graph), local=True),
+    "memory": Pass(lambda graph, _, most: within(graph, most), local=True),
     "bucket": Pass(lambda graph, job, most: bucketed(graph, job.mode, job.pairs, most)),
     "bucket_wide": Pass(
         lambda graph, job, most: bucketed(graph, job.mode, None, most), any_order=True

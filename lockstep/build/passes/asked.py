@@ -10,6 +10,7 @@ from lockstep.errors import UsageError
 # In the order in which they run: pass -> its bytes where nothing else is said.
 BYTES = {
     "share": 1,  # needs none
+    "memory": 1,  # of the values that the step makes: as little as it can
     "bucket": 25 << 20,  # of one collective
     "bucket_wide": 25 << 20,
     "overlap": 256 << 20,  # of collectives under way

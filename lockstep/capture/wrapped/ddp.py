@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-from lockstep import _compat
+from lockstep import _compat_ddp
 from lockstep.capture.collectives import name_axis
 from lockstep.capture.hooks import swapped
 from lockstep.capture.origin import user_line
@@ -33,18 +33,18 @@ class Wrapper:
     @property
     def ddp(self) -> Any:
         """None where `replicate` has not made it yet: that is for the first forward."""
-        return _compat.ddp_in(self.keeper)
+        return _compat_ddp.wrapped(self.keeper)
 
     @property
     def final(self) -> bool:
         """Whether its buckets stay what they are."""
-        return self.ddp is not None and _compat.ddp_final(self.ddp)
+        return self.ddp is not None and _compat_ddp.final(self.ddp)
 
     @property
     def switches(self) -> tuple[bool, bool]:
         """What `no_sync()` and earlier forwards have set for the next: whether its gradients are
         reduced, and whether it begins with the buffers of the first rank."""
-        return _compat.ddp_switches(self.keeper)
+        return _compat_ddp.switches(self.keeper)
 
     def switch(self, sends: dict[str, bool]) -> None:
         """Set what a step of its forwards has left; see `reducing`."""
@@ -58,10 +58,10 @@ class Wrapper:
             names: id of a parameter -> its name.
         """
         found: dict[str, Any] = {"switches": list(self.switches)}
-        if self.ddp is None or _compat.ddp_reducer_in_python(self.ddp):
+        if self.ddp is None or _compat_ddp.reducer_in_python(self.ddp):
             return found
         found["hook"] = _hook_name(self.ddp)
-        found["buckets"] = [[names[id(p)] for p in b] for b in _compat.ddp_buckets(self.ddp)]
+        found["buckets"] = [[names[id(p)] for p in b] for b in _compat_ddp.buckets(self.ddp)]
         return found
 
 
@@ -72,7 +72,7 @@ def wrappers_of(name: str, module: torch.nn.Module) -> list[Wrapper]:
         CaptureError: one with an option under which it does what no graph has.
     """
     wraps = isinstance(module, torch.nn.parallel.DistributedDataParallel)
-    keeper = module if wraps else _compat.ddp_of_replicate(module)
+    keeper = module if wraps else _compat_ddp.of_replicate(module)
     if keeper is None:
         return []
     found = Wrapper(name, keeper)
@@ -107,18 +107,18 @@ def reducing(
         ddp, *inputs = args
         if id(ddp) not in known:
             raise _hidden(ddp)
-        if ddp.forward_sync_buffers and sends[id(ddp)] and not _compat.ddp_reducer_in_python(ddp):
+        if ddp.forward_sync_buffers and sends[id(ddp)] and not _compat_ddp.reducer_in_python(ddp):
             reducers[id(ddp)].share_buffers()
         return tuple(inputs), kwargs
 
     def after(original: Any, args: Any, kwargs: Any) -> Any:
         ddp, output = args
-        if not _compat.ddp_reducer_in_python(ddp):
+        if not _compat_ddp.reducer_in_python(ddp):
             sends[id(ddp)] = torch.is_grad_enabled() and ddp.require_backward_grad_sync
             reducers[id(ddp)].arm(sends[id(ddp)])
         return output
 
-    first, last = _compat.ddp_around_forward()
+    first, last = _compat_ddp.around_forward()
     with swapped({first: before, last: after}):
         yield
     switched.update({one.name: sends[key] for key, one in known.items()})
@@ -130,7 +130,7 @@ def _reducer(
     ddp, name = wrapper.ddp, wrapper.name
     _refuse_unusual(name, ddp)  # one of `replicate` was not there before its first forward
     axis = name_axis(ddp.process_group, f"{name}, wrapped by DDP,")
-    layout = [[stand_ins[id(p)] for p in bucket] for bucket in _compat.ddp_buckets(ddp)]
+    layout = [[stand_ins[id(p)] for p in bucket] for bucket in _compat_ddp.buckets(ddp)]
     named = {id(stand_ins[key]): name for key, name in names.items()}
     send = _SENDS[_hook_name(ddp)]
     if send is mean and ddp.batched_grad_copy:  # the bucket is divided once all are in it
@@ -155,7 +155,7 @@ _SENDS: dict[str, Send] = {
 
 def _hook_name(ddp: Any) -> str:
     """The hook's name among torch's own; "" where none is registered, and "?" for any other."""
-    hooks = _compat.ddp_hooks(ddp)
+    hooks = _compat_ddp.hooks(ddp)
     if not hooks:
         return ""
     hook, group = hooks[0]
@@ -168,9 +168,9 @@ def _hook_name(ddp: Any) -> str:
 
 
 def _refuse_unusual(name: str, ddp: Any) -> None:
-    unusual = _compat.ddp_unusual(ddp)
+    unusual = _compat_ddp.unusual(ddp)
     if _hook_name(ddp) == "?":
-        hook = _compat.ddp_hooks(ddp)[0][0]
+        hook = _compat_ddp.hooks(ddp)[0][0]
         unusual.append(f"the communication hook {getattr(hook, '__qualname__', hook)}")
     if not unusual:
         return
