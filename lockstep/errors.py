@@ -67,6 +67,12 @@ class CaptureError(LockstepError):
     code = "LS100"
 
 
+class UnreducedError(CaptureError):
+    """A step ends with gradients that a wrapper of its model has not reduced."""
+
+    code = "LS514"
+
+
 class LoweringError(LockstepError):
     """A back end cannot hold this graph, and says which can."""
 

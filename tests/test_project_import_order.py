@@ -9,9 +9,9 @@ import pytest
 from tests.sources import PACKAGE, imports, module_of, package_files
 
 ORDER = (
-    ["errors", "_compat", "_compat_ddp", "_compat_dtensor", "journal", "spmd", "capture"]
-    + ["checker", "build", "fleet", "run", "report", "ahead", "parallel", "models", "trainer"]
-    + ["configs", "cli", "pytest_plugin", "__main__"]
+    ["errors", "_compat", "_compat_ddp", "_compat_dtensor", "_compat_fsdp", "journal", "spmd"]
+    + ["capture", "checker", "build", "fleet", "run", "report", "ahead", "parallel", "models"]
+    + ["trainer", "configs", "cli", "pytest_plugin", "__main__"]
 )  # fmt: skip
 
 

@@ -65,7 +65,7 @@ def step(model: nn.Module, ids: Tensor, labels: Tensor) -> Tensor:
 
 
 def mean_step(model: nn.Module, ids: Tensor, labels: Tensor) -> Tensor:
-    """A step that says how its loss adds up, as DDP averages: the mean over dp."""
+    """A step that says how its loss adds up, as DDP and FSDP2 average: the mean over dp."""
     loss = nn.functional.cross_entropy(model(ids).flatten(0, 1), labels.flatten())
     loss = ls.loss(loss, dp="mean")
     loss.backward()
@@ -104,7 +104,7 @@ def sharded(mesh: Any) -> nn.Module:
 
 
 def sharded_by_lockstep(mesh: Any) -> nn.Module:
-    """Not wrapped: what FSDP2's refusal says to write."""
+    """Not wrapped: what a refused option of FSDP2 says to write."""
     model = Net()
     parallel.place(model, {"*": {}})
     parallel.fully_shard(model, "fsdp")
@@ -145,7 +145,7 @@ TP: dict[str, Any] = dict(mesh={"tp": 2}, data=(), noted=True)
 PROGRAMS = [
     Program("DDP", "torch", ddp, tokens, mean_step),
     Program("DDP, python reducer", "torch", ddp_python, tokens, mean_step, noted=True),
-    wrapped("FSDP2", sharded, noted=True),
+    Program("FSDP2", "torch", sharded, tokens, mean_step, noted=True),
     Program(
         "plain model, lockstep.parallel.fully_shard",
         "torch",

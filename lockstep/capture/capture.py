@@ -279,11 +279,10 @@ class Tracing:
                     if scalar.positive:
                         _compat.assume(numbers[scalar.name] > 0)
                 taken = [items(leaf) for leaf in leaves]
-                stack.enter_context(standing_in(self.state, by_real, numbers))
-                for watch in (recorder.recording(), tracker.watching(), emits.noting()):
+                ended = stack.enter_context(standing_in(self.state, by_real, numbers))
+                watches = recorder.recording(), tracker.watching(), emits.noting()
+                for watch in (*watches, asking_meshes(alone=not self._lenient), tracing_dtensors()):
                     stack.enter_context(watch)
-                stack.enter_context(asking_meshes(alone=not self._lenient))
-                stack.enter_context(tracing_dtensors())
                 stack.enter_context(self.refusing())
                 stack.enter_context(python.noting())
                 stack.enter_context(as_eager())
@@ -296,6 +295,7 @@ class Tracing:
                     [early.get(at, leaf) for at, leaf in enumerate(taken)]
                 )
                 result = self.step.function(*args, **kwargs)
+                ended()
                 recorder.refuse_unfinished()
                 messages.refuse_open()
                 if self.checking is not None:

@@ -84,7 +84,9 @@ class StepGraph:
         computed: how many outputs the step itself gives; effects alone want those after them.
         schedule: the collectives in order: op, axis, shape, dtype, line, phase.
         symbols: the sizes that may differ from call to call, and what has to hold of them.
-        switched: model in a DDP -> whether it sends its buffers at the forward after the step.
+        switched: wrapped model -> what the step sets of its wrapper: of a DDP whether it sends its
+            buffers at the forward after the step, of FSDP2 what `set_requires_gradient_sync` and
+            its like have set.
     """
 
     name: str
@@ -100,7 +102,7 @@ class StepGraph:
     schedule: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     symbols: Symbols | None = None
-    switched: dict[str, bool] = field(default_factory=dict)
+    switched: dict[str, Any] = field(default_factory=dict)
     digest: str = ""  # of what it is, before a back end changes it
     table: list[list[str]] = field(default_factory=list)  # of the same, for people to look at
 

@@ -49,7 +49,13 @@ def is_walked(owner: Any) -> bool:
     """Whether all code that reads an object's attributes by itself is the user's."""
     if isinstance(owner, _HOLDERS):
         return True
-    return all(is_users_module(b.__module__) for b in type(owner).__mro__ if b not in BASES)
+    bases = [b for b in type(owner).__mro__ if b not in BASES and not _only_wraps(b)]
+    return all(is_users_module(b.__module__) for b in bases)
+
+
+def _only_wraps(base: type) -> bool:
+    """Whether a class is what `fully_shard` puts before a model's own, and reads none of it."""
+    return f"{base.__module__}.".startswith("torch.distributed.fsdp.")
 
 
 def attributes_of(owner: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from lockstep._compat_dtensor import dtensor_around
 from lockstep.capture.layout import is_dtensor, local_of
 from lockstep.capture.optimizers import swapped_optimizer
 from lockstep.capture.state import Slot, State
-from lockstep.capture.wrapped.ddp import reducing
+from lockstep.capture.wrapped.kinds import wrapping
 
 
 def stand_ins(
@@ -52,12 +52,15 @@ def _dress(fake: torch.Tensor, real: torch.Tensor) -> None:
 @contextlib.contextmanager
 def standing_in(
     state: State, fakes: dict[int, torch.Tensor], scalars: dict[str, Any]
-) -> Iterator[None]:
+) -> Iterator[Callable[[], None]]:
     """Put the stand-ins into every holder while inside, and put the real ones back.
 
     Args:
         fakes: id of a real tensor -> its stand-in.
         scalars: name of an optimizer's float -> its symbolic value.
+
+    Yields:
+        What is to be called once the step has returned.
     """
     with contextlib.ExitStack() as stack:
         for slot in state.slots:
@@ -67,5 +70,4 @@ def standing_in(
         for name, optimizer in state.optimizers:
             stack.enter_context(swapped_optimizer(optimizer, fakes, scalars, name))
         state.switched = {}
-        stack.enter_context(reducing(state.wrappers, fakes, state.names, state.switched))
-        yield
+        yield stack.enter_context(wrapping(state.wrappers, fakes, state.names, state.switched))

@@ -16,7 +16,7 @@ from lockstep import _compat
 from lockstep.capture.binding import Call, Root
 from lockstep.capture.origin import user_line
 from lockstep.capture.plain import refuse_odd, refuse_odd_arguments
-from lockstep.capture.wrapped.ddp import Wrapper, wrappers_of
+from lockstep.capture.wrapped.kinds import Wrapping, wrappings_of
 from lockstep.errors import CaptureError
 
 
@@ -79,8 +79,8 @@ class State:
     scalars: list[Scalar] = field(default_factory=list)
     modules: list[tuple[str, torch.nn.Module]] = field(default_factory=list)
     optimizers: list[tuple[str, torch.optim.Optimizer]] = field(default_factory=list)
-    wrappers: list[Wrapper] = field(default_factory=list)
-    switched: dict[str, bool] = field(default_factory=dict)  # by the last trace; see `reducing`
+    wrappers: list[Wrapping] = field(default_factory=list)
+    switched: dict[str, Any] = field(default_factory=dict)  # by the last trace; see `wrapping`
 
     @property
     def parameters(self) -> list[Slot]:
@@ -125,7 +125,7 @@ def _add_module(state: State, known: dict[int, Slot], root: str, module: torch.n
         refuse_wrapped(name, child)
         if id(child) not in seen:
             state.modules.append((name, child))
-            state.wrappers += wrappers_of(name, child)
+            state.wrappers += wrappings_of(name, child)
     # Also a module that is reachable by two paths holds its tensors once.
     for path, child in module.named_modules():
         if id(child) in seen:
@@ -158,7 +158,7 @@ def refuse_wrapped(name: str, module: torch.nn.Module) -> None:
     """Refuse models whose gradient reduction happens outside of what a capture sees.
 
     Raises:
-        CaptureError: the module is wrapped by DataParallel, FSDP or FSDP2, or made by torch.jit.
+        CaptureError: the module is wrapped by DataParallel or FSDP1, or made by torch.jit.
     """
     if isinstance(module, torch.jit.ScriptModule):
         raise CaptureError(
@@ -192,7 +192,7 @@ def _wrapper_of(module: torch.nn.Module) -> str | None:
     if isinstance(module, torch.nn.DataParallel):
         return "DataParallel"
     kinds = {kind.__name__ for kind in type(module).__mro__}
-    return next((k for k in ("FullyShardedDataParallel", "FSDPModule") if k in kinds), None)
+    return next((k for k in ("FullyShardedDataParallel",) if k in kinds), None)
 
 
 def tensor_holders(state: State, call: Call) -> Iterator[Holder]:

@@ -1,7 +1,8 @@
 """Gradients that are one rank's own until the step ends: of its own batch, and told to no other.
 
 This needs no rule for any operator: it follows who reads what, and which collectives run along the
-axis. A parameter that takes part in one otherwise, as a shard that is gathered does, is left out.
+axis. A parameter that takes part in one itself, as a shard that is gathered does, is left out; one
+beside it is not.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from torch.fx import Node
 from lockstep import _compat
 from lockstep.capture.schemas import returns_its_first_argument, view_of
 from lockstep.checker.inference.rules.context import shape_of
-from lockstep.checker.inference.rules.registry import op_name
 from lockstep.checker.inference.rules.writes import written_nodes
 from lockstep.checker.world import RankTrace
 
@@ -67,11 +67,12 @@ class Along:
             self._learned.add(node)
         if self._communicates(node):
             counts = all(shape_of(n) == () and not self._has(n, self._learned) for n in read)
-            # One rank's state, as DDP sends its buffers, holds nothing of this step's batches.
-            sent = op_name(node.target) == "_c10d_functional.broadcast"
-            counts |= sent and not any(self._has(n, self._own) for n in read)
-            if not counts:
+            # State, as buffers that DDP sends or shards that FSDP2 gathers, is of no rank's batch.
+            batches = any(self._has(n, self._own) or self._has(n, self._mixed) for n in read)
+            if batches and not counts:
                 self._put(node, self._mixed)
+            if not batches and any(self._has(n, self._learned) for n in read):
+                self._put(node, self._learned)
             return
         for flags in (self._own, self._mixed, self._learned):
             if any(self._has(n, flags) for n in read):

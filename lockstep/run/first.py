@@ -69,7 +69,7 @@ class FirstCalls:
             return original(*args, **kwargs)
 
         if not self._runs and here.rank == 0:
-            names = ", ".join(wrapper.name for wrapper in bound.state.wrappers)
+            names = ", ".join(one.name for one in bound.state.wrappers if one.kind == "DDP")
             here.say(
                 f"{self._name} runs as it is until DDP has the last buckets of {names}, "
                 "which its first backward decides; then it is captured"
@@ -77,8 +77,7 @@ class FirstCalls:
         with here.fleet.guard(f"running {self._name} as it is"), swapped({last: after}):
             result = step()
         for wrapper in bound.state.wrappers:
-            if wrapper.ddp is not None:
-                _compat_ddp.final(wrapper.ddp, ask=True)
+            wrapper.settle()
         self._runs[key] = self._runs.get(key, 0) + 1 if reduced else MOST
         here.journal.event("as_it_is", step=self._name, seconds=round(time.monotonic() - begin, 4))
         return result

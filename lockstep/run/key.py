@@ -246,7 +246,7 @@ def contract(
     for name, module in bound.state.modules:
         fields[f"{name}.training"] = module.training
     for wrapper in bound.state.wrappers:
-        fields[f"{wrapper.name} wrapped by DDP"] = wrapper.words(bound.state.names)
+        fields[f"{wrapper.name} wrapped by {wrapper.kind}"] = wrapper.words(bound.state.names)
     fields["argument tree"] = str(call.spec)
     casts = [f"autocast {kind}" for kind in _device_kinds()]
     names = ("grad", "inference", "deterministic", *casts)

@@ -54,7 +54,7 @@ class Variant:
         self._out_spec = tree_of(contract["out_spec"])
         self._effects = contract["effects"]
         self._emission = Emission(contract["emits"])
-        self._switched: dict[str, bool] = contract.get("switched", {})
+        self._switched: dict[str, Any] = contract.get("switched", {})
 
     def run(self, call: Call, bound: Bound) -> Any:
         """Run the program on the call's tensors and the bound state; returns what the step returns.

@@ -188,7 +188,7 @@ def between(me: Here) -> None:
 def lives(me: Here) -> None:
     """Refusals before anything was agreed on, and a store that takes nothing."""
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
     from torch.nn.parallel import DistributedDataParallel
 
     found = {"closes over": _refused(compiled(scaled_step), Net(), batch(4, 8))}
@@ -196,7 +196,8 @@ def lives(me: Here) -> None:
     power = powerSGD_hook.PowerSGDState(None)
     wrapped.register_comm_hook(power, powerSGD_hook.powerSGD_hook)
     found["ddp"] = _refused(compiled(), wrapped, batch(4, 8))
-    found["fsdp"] = _refused(compiled(), fully_shard(Net(), mesh=mesh), batch(4, 8))
+    sharded = fully_shard(Net(), mesh=mesh, offload_policy=CPUOffloadPolicy(pin_memory=False))
+    found["fsdp"] = _refused(compiled(), sharded, batch(4, 8))
     step, model = compiled(store="/proc/lockstep-takes-nothing"), Net()
     found["from memory"] = step(model, batch(4, 8)).item()
     model.zero_grad()

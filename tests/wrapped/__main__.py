@@ -1,7 +1,7 @@
 """A debug Llama that torch wraps, trained on four gloo ranks beside the wrapper's own eager run.
 
     python -m tests.wrapped
-    python -m tests.wrapped ddp
+    python -m tests.wrapped fsdp2
 
 Exits 0 where each is bitwise equal after every step and from one artifact, and each reduction that
 was taken away is found.
@@ -18,10 +18,13 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.ranks.launch import Torchrun
-from tests.wrapped import ddp
+from tests.wrapped import ddp, fsdp2
 from tests.wrapped.row import Row
 
-PARTS: dict[str, Callable[[Torchrun, Path], list[Row]]] = {"ddp": ddp.rows}
+PARTS: dict[str, Callable[[Torchrun, Path], list[Row]]] = {
+    "ddp": ddp.rows,
+    "fsdp2": fsdp2.rows,
+}
 
 
 def main(names: list[str]) -> int:

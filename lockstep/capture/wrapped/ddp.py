@@ -29,6 +29,7 @@ class Wrapper:
 
     name: str
     keeper: Any
+    kind = "DDP"
 
     @property
     def ddp(self) -> Any:
@@ -46,10 +47,15 @@ class Wrapper:
         reduced, and whether it begins with the buffers of the first rank."""
         return _compat_ddp.switches(self.keeper)
 
-    def switch(self, sends: dict[str, bool]) -> None:
+    def switch(self, sends: dict[str, Any]) -> None:
         """Set what a step of its forwards has left; see `reducing`."""
         if self.name in sends:
             self.ddp.require_forward_param_sync = sends[self.name]
+
+    def settle(self) -> None:
+        """Make the last buckets, if that is due. Collective."""
+        if self.ddp is not None:
+            _compat_ddp.final(self.ddp, ask=True)
 
     def words(self, names: dict[int, str]) -> dict[str, Any]:
         """All that a program depends on, the same on every rank.
@@ -86,7 +92,7 @@ def reducing(
     wrappers: Sequence[Wrapper],
     stand_ins: dict[int, torch.Tensor],
     names: dict[int, str],
-    switched: dict[str, bool],
+    switched: dict[str, Any],
 ) -> Iterator[None]:
     """Let every DDP do on stand-ins, while a step is traced, what its reducer does on real ones.
 
