@@ -170,6 +170,27 @@ def test_one_rank_has_nothing_to_reduce() -> None:
     assert codes(judged(data_parallel(), Net(), X, mesh={"dp": 1}, data=("dp",))) == []
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_parameter_beside_gathered_ones_is_found(whole: bool) -> None:
+    """What is gathered of parameters alone, as FSDP2 does, is of no rank's batch."""
+
+    def step(model: Net, x: Tensor) -> Tensor:
+        up = ls.all_gather(model.up.weight, "dp", src=S(0), dst=R)
+        bias = ls.all_gather(model.up.bias, "dp", src=S(0), dst=R)
+        value = ls.loss((F.linear(x, up, bias).tanh() @ model.down.weight).mean(), dp="mean")
+        value.backward()
+        if whole:
+            dist.all_reduce(model.down.weight.grad)
+        return value
+
+    model = Net()
+    model.down.weight = nn.Parameter(torch.randn(16, 4))
+    found = judged(step, model, X, data=("dp",)).report.findings
+    told = ["model.down.weight.grad is still partial on dp when the optimizer reads it"]
+    assert [f.what for f in found if f.code == "LS514"] == (told if not whole else [])
+    assert whole == (not found)
+
+
 def test_replicas_are_those_whose_gradient_is_reduced() -> None:
     built = judged(data_parallel("reduced"), Net(), X, data=("dp",))
     assert sorted(built.replicas["dp"]) == sorted(NAMES)
