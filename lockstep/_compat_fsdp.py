@@ -18,7 +18,7 @@ _SET = (
 )  # fmt: skip
 
 
-def fsdp_state(module: Any) -> Any:
+def state_of(module: Any) -> Any:
     """What `fully_shard` keeps for a module, and no part of another's; None: it was not called.
 
     Of several that it was called with at once, the first one has it.
@@ -28,7 +28,13 @@ def fsdp_state(module: Any) -> Any:
     return state if state is not None and state._modules[0] is module else None
 
 
-def fsdp_ready(state: Any) -> None:
+def is_state(value: Any) -> bool:
+    """Whether it is what hooks of `fully_shard` belong to, which a contract tells in words."""
+    there = sys.modules.get(_WHERE + "_fsdp_state")
+    return there is not None and isinstance(value, there.FSDPState)
+
+
+def ready(state: Any) -> None:
     """Do what its first forward does once, and put the shards back that an evaluation has left
     whole: a program's inputs are shards. The outermost wrapped module comes first."""
     state._lazy_init()
@@ -36,56 +42,56 @@ def fsdp_ready(state: Any) -> None:
         module.reshard()
 
 
-def fsdp_modules(state: Any) -> list[Any]:
+def modules(state: Any) -> list[Any]:
     """The modules that `fully_shard` was called with."""
     return [*state._modules]
 
 
-def fsdp_precision(state: Any) -> str:
+def precision(state: Any) -> str:
     """Its policy of mixed precision, in words."""
     return str(state._mp_policy)
 
 
-def fsdp_around_forward() -> tuple[Any, Any]:
+def around_forward() -> tuple[Any, Any]:
     """What it does before and after a module's forward: hooks, and no public names."""
     kind = sys.modules[_WHERE + "_fsdp_state"].FSDPState
     return kind._pre_forward, kind._post_forward
 
 
-def fsdp_by_hand() -> tuple[Any, Any]:
+def by_hand() -> tuple[Any, Any]:
     """Its public methods that gather and cut a module where the user says so."""
     kind = sys.modules[_WHERE + "_fully_shard"].FSDPModule
     return kind.unshard, kind.reshard
 
 
-def fsdp_is_there() -> bool:
+def is_there() -> bool:
     """Whether anything has imported it."""
     return _WHERE + "_fully_shard" in sys.modules
 
 
-def fsdp_groups(state: Any) -> list[Any]:
+def groups(state: Any) -> list[Any]:
     """The groups of parameters that are gathered and reduced together: one, if any, as a rule."""
     found: list[Any] = state._fsdp_param_groups
     return found
 
 
-def fsdp_cast_inputs(state: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+def cast_inputs(state: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
     """The inputs as its policy of mixed precision wants them."""
     found: tuple[Any, Any] = state._cast_forward_inputs(args, kwargs)
     return found
 
 
-def fsdp_cast_output(state: Any, output: Any) -> Any:
+def cast_output(state: Any, output: Any) -> Any:
     """The output as its policy of mixed precision wants it."""
     return state._cast_output_dtype(output)
 
 
-def fsdp_unfinished(state: Any) -> bool:
+def unfinished(state: Any) -> bool:
     """Whether, of several modules in one `fully_shard`, only some have run their forward."""
     return bool(state._modules_to_run_forward)
 
 
-def fsdp_switches(state: Any) -> tuple[tuple[Any, ...], ...]:
+def switches_of(state: Any) -> tuple[tuple[Any, ...], ...]:
     """By group what may be set between two backwards, and decides on what the next does."""
     last = state._state_ctx.is_last_backward
     return tuple(
@@ -93,15 +99,15 @@ def fsdp_switches(state: Any) -> tuple[tuple[Any, ...], ...]:
     )
 
 
-def fsdp_set(state: Any, switches: Any) -> None:
-    """Set what `fsdp_switches` tells."""
-    for group, (last, *told) in zip(state._fsdp_param_groups, switches, strict=True):
+def switch(state: Any, switches: Any) -> None:
+    """Set what `switches_of` tells."""
+    for group, (last, *values) in zip(state._fsdp_param_groups, switches, strict=True):
         state._state_ctx.is_last_backward = last
-        for name, value in zip(_SET, told, strict=True):
+        for name, value in zip(_SET, values, strict=True):
             setattr(group, name, value)
 
 
-def fsdp_told(state: Any) -> tuple[Any, ...]:
+def told(state: Any) -> tuple[Any, ...]:
     """What else decides on its program and may be set later; cheap, as it is read at every call."""
     return tuple(
         [
@@ -110,14 +116,14 @@ def fsdp_told(state: Any) -> tuple[Any, ...]:
                 group._all_reduce_hook is None,
                 type(group._all_gather_comm).__name__,
                 type(group._reduce_scatter_comm).__name__,
-                fsdp_kept(group),
+                kept(group),
             )
             for group in state._fsdp_param_groups
         ]
     )
 
 
-def fsdp_kept(group: Any) -> bool:
+def kept(group: Any) -> bool:
     """Whether it holds gradients that an earlier backward has not reduced."""
     if group._partial_reduce_output is not None:
         return True
@@ -130,24 +136,24 @@ def fsdp_kept(group: Any) -> bool:
     return False
 
 
-def fsdp_places(group: Any) -> list[list[tuple[MutableMapping[str, Any], str]]]:
+def places(group: Any) -> list[list[tuple[MutableMapping[str, Any], str]]]:
     """For each of its parameters the entries of modules that hold it."""
     found = []
     for one in group.fsdp_params:
         held = one._module_info
-        modules = [held.module, *held.shared_modules]
+        holders = [held.module, *held.shared_modules]
         names = [held.param_name, *held.shared_param_names]
-        found.append([(m._parameters, n) for m, n in zip(modules, names, strict=True)])
+        found.append([(m._parameters, n) for m, n in zip(holders, names, strict=True)])
     return found
 
 
-def fsdp_dtypes(group: Any) -> tuple[list[Any], Any, Any]:
+def dtypes(group: Any) -> tuple[list[Any], Any, Any]:
     """What each parameter is gathered in, None: its own; what gradients are reduced in, and what
     they are made after that, None: what they are."""
     return [p.param_dtype for p in group.fsdp_params], group._reduce_dtype, group._orig_dtype
 
 
-def fsdp_process_groups(group: Any) -> tuple[Any, Any, Any]:
+def process_groups(group: Any) -> tuple[Any, Any, Any]:
     """Over which ranks it gathers, scatters, and reduces copies (HSDP); None: it does not."""
     from torch.distributed.fsdp._fully_shard import _fsdp_common
 
@@ -161,11 +167,11 @@ def fsdp_process_groups(group: Any) -> tuple[Any, Any, Any]:
     )
 
 
-def fsdp_factors(group: Any, dtype: Any) -> tuple[Any, Any, Any, Any]:
+def factors(group: Any, dtype: Any) -> tuple[Any, Any, Any, Any]:
     """What gradients are divided by before and after their reductions, and by what ops."""
     from torch.distributed.fsdp._fully_shard import _fsdp_collectives
 
-    _, scatter, copies = fsdp_process_groups(group)
+    _, scatter, copies = process_groups(group)
     found: tuple[Any, Any, Any, Any] = _fsdp_collectives._get_gradient_divide_factors(
         scatter,
         copies,
@@ -179,21 +185,21 @@ def fsdp_factors(group: Any, dtype: Any) -> tuple[Any, Any, Any, Any]:
 
 def _reduces_in(group: Any) -> Any:
     """The dtype that its gradients come to be reduced in."""
-    gathered, reduced, own = fsdp_dtypes(group)
+    gathered, reduced, own = dtypes(group)
     return reduced or next((dtype for dtype in gathered if dtype is not None), own)
 
 
-def fsdp_reshards(group: Any) -> bool:
+def reshards(group: Any) -> bool:
     """Whether its parameters are cut again between forward and backward."""
     return bool(group._reshard_after_forward)
 
 
-def fsdp_gathers_again(group: Any) -> bool:
+def gathers_again(group: Any) -> bool:
     """Whether a backward gathers anew what was cut after the forward."""
     return bool(group._reshard_after_forward and group.unshard_in_backward)
 
 
-def fsdp_unusual(state: Any) -> list[str]:
+def unusual(state: Any) -> list[str]:
     """What makes it do something else than gather, scatter and reduce, as it is written."""
     from torch.distributed.fsdp import CPUOffloadPolicy
     from torch.distributed.fsdp._fully_shard import _fsdp_collectives as own
@@ -209,7 +215,7 @@ def fsdp_unusual(state: Any) -> list[str]:
             "set_custom_all_gather()": not isinstance(group._all_gather_comm, gathers),
             "set_custom_reduce_scatter()": not isinstance(group._reduce_scatter_comm, scatters),
             "set_gradient_divide_factor() without set_force_sum_reduction_for_comms(True)": any(
-                op_named(op) is None for op in fsdp_factors(group, _reduces_in(group))[2:]
+                op_named(op) is None for op in factors(group, _reduces_in(group))[2:]
             ),
             "set_all_reduce_hook()": group._all_reduce_hook is not None,
             "a shard_placement_fn of another dimension": any(

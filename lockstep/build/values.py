@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from lockstep import _compat_fsdp
 from lockstep.capture.binding import WRITTEN
 from lockstep.capture.parts import CODE, WRAPPERS, attributes_of, behind, is_closed, is_object
 from lockstep.capture.reached import Reach
@@ -146,7 +147,8 @@ class Values:
         own = {key: item for key, item in attributes_of(value).items() if key != "prev"}
         if own and kind.startswith("torch.") and all(isinstance(v, _KNOWN) for v in own.values()):
             return {"class": kind, **{key: self.show(item, at, above) for key, item in own.items()}}
-        if at and not kind.startswith("torch.autograd.grad_mode."):
+        told = kind.startswith("torch.autograd.grad_mode.") or _compat_fsdp.is_state(value)
+        if at and not told:
             self.opaque.add(f"{at}: {kind}")
         return f"<{kind}>"
 

@@ -5,8 +5,11 @@ The scripts are in `fsdp2.py`.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from lockstep.build.artifact import read_manifest
 from tests.ranks.launch import Ended, Torchrun
 
 SCRIPT = "tests.ranks.fsdp2"
@@ -38,6 +41,13 @@ def test_every_kind_trains_as_the_wrapper_itself(launches: dict[str, Ended]) -> 
         cases = result["cases"]
         assert cases == {name: [] for name in cases} and len(cases) == 21
         assert result["summed"] == [0, 1, 2], "without its mean nothing is the same"
+
+
+def test_nothing_that_decides_is_left_out_of_a_fingerprint(launches: dict[str, Ended]) -> None:
+    """Else what a restart loads would be traced again."""
+    paths = {event["path"] for event in launches["bitwise"].of("ready", role="built")}
+    left_out = [read_manifest(Path(path))["fingerprint"]["not covered"] for path in paths]
+    assert left_out == [[]] * len(paths) and len(paths) > 20
 
 
 def test_each_program_is_one_for_all_ranks(launches: dict[str, Ended]) -> None:

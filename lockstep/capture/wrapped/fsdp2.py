@@ -35,12 +35,12 @@ class Sharded:
     @property
     def switches(self) -> tuple[Any, ...]:
         """All that decides on its program and that the user may set at any time."""
-        return fsdp.fsdp_switches(self.state), fsdp.fsdp_told(self.state)
+        return fsdp.switches_of(self.state), fsdp.told(self.state)
 
     def switch(self, switched: dict[str, Any]) -> None:
         """Set what a step has set; see `sharding`."""
         if self.name in switched:
-            fsdp.fsdp_set(self.state, switched[self.name])
+            fsdp.switch(self.state, switched[self.name])
 
     def settle(self) -> None:
         """Nothing is open."""
@@ -52,12 +52,12 @@ class Sharded:
             names: id of a parameter -> its name.
         """
         return {
-            "switches": [list(told) for told in fsdp.fsdp_switches(self.state)],
-            "told": [list(told) for told in fsdp.fsdp_told(self.state)],
-            "precision": fsdp.fsdp_precision(self.state),
+            "switches": [list(told) for told in fsdp.switches_of(self.state)],
+            "told": [list(told) for told in fsdp.told(self.state)],
+            "precision": fsdp.precision(self.state),
             "groups": [
-                [names[id(places[0][0][places[0][1]])] for places in fsdp.fsdp_places(group)]
-                for group in fsdp.fsdp_groups(self.state)
+                [names[id(places[0][0][places[0][1]])] for places in fsdp.places(group)]
+                for group in fsdp.groups(self.state)
             ],
         }
 
@@ -68,10 +68,10 @@ def sharded_of(name: str, module: torch.nn.Module) -> list[Sharded]:
     Raises:
         CaptureError: with an option under which it does what no graph has.
     """
-    state = fsdp.fsdp_state(module)
+    state = fsdp.state_of(module)
     if state is None:
         return []
-    fsdp.fsdp_ready(state)
+    fsdp.ready(state)
     _refuse_unusual(name, state)
     return [Sharded(name, state)]
 
@@ -97,25 +97,25 @@ def sharding(
     Raises:
         CaptureError: in the trace, from a module that the step hides.
     """
-    if not fsdp.fsdp_is_there():
+    if not fsdp.is_there():
         yield lambda: None
         return
     named = {id(stand_ins[key]): name for key, name in names.items()}
-    before = {one.name: fsdp.fsdp_switches(one.state) for one in found}
+    before = {one.name: fsdp.switches_of(one.state) for one in found}
     run = _Run()
     run.traced = {id(one.state): _Traced(one, run, named) for one in found}
-    first, last = fsdp.fsdp_around_forward()
-    gather, cut = fsdp.fsdp_by_hand()
+    first, last = fsdp.around_forward()
+    gather, cut = fsdp.by_hand()
     swaps: dict[Any, Any] = {first: run.before, last: run.after, gather: run.gather, cut: run.cut}
     try:
         with swapped(swaps):
             yield run.finish
-        now = {one.name: fsdp.fsdp_switches(one.state) for one in found}
+        now = {one.name: fsdp.switches_of(one.state) for one in found}
         switched.update({name: told for name, told in now.items() if told != before[name]})
     finally:
         run.stop()
         for one in found:
-            fsdp.fsdp_set(one.state, before[one.name])
+            fsdp.switch(one.state, before[one.name])
 
 
 class _Run:
@@ -136,13 +136,13 @@ class _Run:
 
     def gather(self, original: Any, args: Any, kwargs: Any) -> Any:
         """`unshard()`: all of it is done at once, and there is nothing to wait for."""
-        for group in self._of(fsdp.fsdp_state(args[0])).groups:
+        for group in self._of(fsdp.state_of(args[0])).groups:
             group.gather()
         return _Done() if args[1:] == (True,) or kwargs.get("async_op") else None
 
     def cut(self, original: Any, args: Any, kwargs: Any) -> None:
         """`reshard()`."""
-        for group in self._of(fsdp.fsdp_state(args[0])).groups:
+        for group in self._of(fsdp.state_of(args[0])).groups:
             group.cut()
 
     def queue(self) -> None:
@@ -191,15 +191,15 @@ class _Traced:
     def __init__(self, one: Sharded, run: _Run, named: dict[int, str]) -> None:
         self.name, self.state, self._run = one.name, one.state, run
         _refuse_unusual(one.name, one.state)  # it may have been set since it was found
-        self.groups = [self._group(told, named) for told in fsdp.fsdp_groups(one.state)]
+        self.groups = [self._group(told, named) for told in fsdp.groups(one.state)]
         self.in_forward = self.in_backward = False
 
     def _group(self, told: Any, named: dict[int, str]) -> Group:
-        if fsdp.fsdp_kept(told):
+        if fsdp.kept(told):
             raise _kept(self.name)
         parameters = []
-        dtypes, _, _ = fsdp.fsdp_dtypes(told)
-        for places, dtype in zip(fsdp.fsdp_places(told), dtypes, strict=True):
+        dtypes, _, _ = fsdp.dtypes(told)
+        for places, dtype in zip(fsdp.places(told), dtypes, strict=True):
             mapping, key = places[0]
             shard = mapping[key]
             parameters.append(Parameter(named[id(shard)], shard, places, dtype))
@@ -209,11 +209,11 @@ class _Traced:
         if self.in_backward:  # a checkpoint runs the forward again
             for group in self.groups:
                 group.gather()
-            return fsdp.fsdp_cast_inputs(self.state, args, kwargs)
+            return fsdp.cast_inputs(self.state, args, kwargs)
         if not self.in_forward and self._run.root is None:
             self._run.root = self
         self.in_forward = True
-        args, kwargs = fsdp.fsdp_cast_inputs(self.state, args, kwargs)
+        args, kwargs = fsdp.cast_inputs(self.state, args, kwargs)
         for group in self.groups:
             args, kwargs = group.before_forward(args, kwargs)
         return args, kwargs
@@ -229,7 +229,7 @@ class _Traced:
             if self._run.root is self:
                 self._refuse_unfinished()
                 self._run.root = None
-        return fsdp.fsdp_cast_output(self.state, output)
+        return fsdp.cast_output(self.state, output)
 
     def _backward_begins(self, grad: torch.Tensor) -> torch.Tensor:
         self._run.queue()
@@ -241,7 +241,7 @@ class _Traced:
 
     def _refuse_unfinished(self) -> None:
         for traced in self._run.traced.values():
-            if traced is not self and fsdp.fsdp_unfinished(traced.state):
+            if traced is not self and fsdp.unfinished(traced.state):
                 raise CaptureError(
                     f"{traced.name} is in one fully_shard with modules that have not run when the "
                     f"forward of {self.name} ends",
@@ -262,7 +262,7 @@ class _Done:
 
 
 def _refuse_unusual(name: str, state: Any) -> None:
-    unusual = fsdp.fsdp_unusual(state)
+    unusual = fsdp.unusual(state)
     if unusual:
         raise CaptureError(
             f"{name} is wrapped by fully_shard with what no graph holds",
@@ -278,7 +278,7 @@ def _refuse_unusual(name: str, state: Any) -> None:
 
 
 def _hidden(state: Any) -> CaptureError:
-    kinds = ", ".join(type(module).__name__ for module in fsdp.fsdp_modules(state))
+    kinds = ", ".join(type(module).__name__ for module in fsdp.modules(state))
     return CaptureError(
         "the step calls a model in fully_shard that is none of its inputs",
         where=user_line() or None,

@@ -78,10 +78,10 @@ class Group:
 
     def __init__(self, name: str, told: Any, parameters: list[Parameter]) -> None:
         self.name, self.told, self.parameters = name, told, parameters
-        gathers, scatters, copies = fsdp.fsdp_process_groups(told)
+        gathers, scatters, copies = fsdp.process_groups(told)
         self._gathers, self._scatters = self._axis(gathers), self._axis(scatters)
         self._copies = self._axis(copies)
-        _, self._reduces_in, self._gives = fsdp.fsdp_dtypes(told)
+        _, self._reduces_in, self._gives = fsdp.dtypes(told)
         self._partial: torch.Tensor | None = None  # HSDP: scattered, and not reduced over copies
         self._whole = False  # whether the modules hold the whole parameters
         self._spent = True  # whether those belong to a backward that has passed
@@ -101,7 +101,7 @@ class Group:
             return
         writes = [fsdp.writes_into(p.local) for p in self.parameters]
         if fsdp.in_backward():
-            stale = fsdp.fsdp_gathers_again(self.told)
+            stale = fsdp.gathers_again(self.told)
         else:
             stale = self._spent or writes != self._writes
         if stale or not self.parameters[0].wholes:
@@ -141,7 +141,7 @@ class Group:
         """Gather; the inputs come back such that the end of their backward is seen."""
         entering, self.in_forward = not self.in_forward, True
         self.gather()
-        if torch.is_grad_enabled() and fsdp.fsdp_gathers_again(self.told):
+        if torch.is_grad_enabled() and fsdp.gathers_again(self.told):
             self.saving.begin()
         tensors = fsdp.grad_tensors((args, kwargs)) if torch.is_grad_enabled() else ()
         if not entering or not tensors:
@@ -153,7 +153,7 @@ class Group:
     def after_forward(self) -> None:
         """Cut again, where it is asked for."""
         self.saving.end()
-        if not fsdp.in_backward() and fsdp.fsdp_reshards(self.told):
+        if not fsdp.in_backward() and fsdp.reshards(self.told):
             self.cut()
         self.in_forward = False
 
@@ -204,7 +204,7 @@ class Group:
         if not given:
             return
         dtype = self._reduces_in or given[0][1].dtype
-        before, after, scatter, copies = fsdp.fsdp_factors(self.told, dtype)
+        before, after, scatter, copies = fsdp.factors(self.told, dtype)
         out = self._scattered([grad.to(dtype) for _, grad in given], before, scatter)
         if self._copies is not None:
             if self._partial is not None:
