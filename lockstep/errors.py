@@ -143,3 +143,13 @@ class CheckError(LockstepError):
     """The check of a step that was to be built found a fault in its gradients."""
 
     code = "LS500"
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says; of one without words, its kind.
+
+    Example:
+        >>> first_line(KeyError()), first_line(ValueError("odd\\nbatch"))
+        ('KeyError', 'odd')
+    """
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

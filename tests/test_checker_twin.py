@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -92,6 +93,28 @@ def test_an_algorithm_that_needs_its_ranks_is_not_compared():
 
     told = "\n".join(ls.check(step, _make, mesh={"tp": 2}, repair_s=0).established)
     assert "one rank: not compared, the step does not run on one rank" in told
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (AttributeError("'Tensor' object has no attribute 'full_tensor'"), "'Tensor' object has"),
+        (KeyError("tp"), "'tp'"),
+        (AssertionError(), "AssertionError"),
+    ],
+)
+def test_whatever_a_step_raises_on_one_rank_is_told_and_no_error(error: Exception, told: str):
+    def step(m: Held) -> torch.Tensor:
+        if dist.get_world_size() == 1:
+            raise error
+        loss = (reduce_out(F.linear(F.linear(copy_in(m.x), m.w1), m.w2)) ** 2).sum()
+        loss.backward()
+        return loss
+
+    report = ls.check(step, _make, mesh={"tp": 2}, repair_s=0)
+    assert report.ok and not report.undecided
+    said = "\n".join(report.established)
+    assert f"one rank: not compared, the step does not run on one rank: {told}" in said
 
 
 def test_a_loss_that_is_scaled_and_averaged_is_told_at_the_line_of_the_scale():

@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torchtitan.components.loss import _LossParallelCrossEntropy
 from torchtitan.distributed import ParallelDims
+from torchtitan.distributed.utils import get_spmd_context
 from torchtitan.experiments.graph_trainer.simple_fsdp import data_parallel
 from torchtitan.models.common.attention import ScaledDotProductAttention
 from torchtitan.models.llama3 import Llama3Model, llama3_configs
 from torchtitan.models.llama3.sharding import set_llama3_sharding_config
 
+import lockstep as ls
 from clients.program import Program, copies, draws, replicated
 from clients.shims import torchtitan as shim
 
@@ -56,7 +60,8 @@ def divided(backend: str) -> Any:
         dims = ParallelDims(**sizes, world_size=mesh.size(), spmd_backend=backend)
         dims.build_mesh()
         model.parallelize(dims)
-        model.group = mesh.get_group("tp")
+        model.group, model.around = mesh.get_group("tp"), get_spmd_context(parallel_dims=dims)
+        ls.type_parameters(model, {"*norm.weight": {"tp": ls.R}})  # as the plan's own comment says
         return model
 
     return make
@@ -76,15 +81,16 @@ def loss_of(model: nn.Module, ids: Tensor, labels: Tensor) -> Tensor:
 
 
 def own_step(model: nn.Module, ids: Tensor, labels: Tensor) -> Tensor:
-    """A step under a plan that reduces gradients by itself."""
-    loss = loss_of(model, ids, labels)
+    """A step under a plan that adds gradients up by itself: each loss is a share of a sum."""
+    loss = ls.loss(loss_of(model, ids, labels) / dist.get_world_size(), dp="sum")
     loss.backward()
     return loss
 
 
 def whole_step(model: nn.Module, ids: Tensor, labels: Tensor) -> Tensor:
-    """A step of DTensors, whose logits are divided by vocabulary."""
-    logits = model(ids, positions=torch.arange(TOKENS).expand(BATCH, -1)).full_tensor()
+    """A step of DTensors, whose logits are divided by vocabulary; on one rank nothing is."""
+    logits = model(ids, positions=torch.arange(TOKENS).expand(BATCH, -1))
+    logits = logits.full_tensor() if isinstance(logits, DTensor) else logits
     loss = nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
     loss.backward()
     return loss
@@ -93,10 +99,14 @@ def whole_step(model: nn.Module, ids: Tensor, labels: Tensor) -> Tensor:
 def vocabulary_step(model: nn.Module, ids: Tensor, labels: Tensor) -> Tensor:
     """A step of local tensors, by the package's own loss of logits that are divided so."""
     places = torch.arange(TOKENS, device=ids.device).expand(BATCH, -1)
-    logits = model(ids, positions=places).flatten(0, 1).float()
-    loss = _LossParallelCrossEntropy.apply(logits, labels.flatten(), model.group, VOCAB)
-    loss = loss / labels.numel()
-    loss.backward()
+    with model.around():  # else the package's layers leave their redistributions out
+        logits = model(ids, positions=places).flatten(0, 1).float()
+        loss = _LossParallelCrossEntropy.apply(logits, labels.flatten(), model.group, VOCAB)
+        loss = loss / labels.numel()
+        loss.backward()
+    for part in model.modules():  # what the package leaves to its FSDP: their tokens are divided
+        if isinstance(part, nn.RMSNorm):
+            ls.reduce_grads(part, tp="sum")
     return loss
 
 

@@ -15,7 +15,7 @@ from lockstep.capture.libraries import ways
 from lockstep.capture.origin import is_user_file, short_path
 from lockstep.capture.source import expression_values
 from lockstep.capture.stricter import stricter_rule
-from lockstep.errors import CaptureError, LockstepError
+from lockstep.errors import CaptureError, LockstepError, first_line
 
 
 def explain(error: BaseException) -> LockstepError | None:
@@ -128,7 +128,7 @@ def no_rule(
     return CaptureError(
         f"torch's rule for the shapes of {operator} refuses what the operator computes",
         where=_where(frame, lineno),
-        got=str(error).splitlines()[0],
+        got=first_line(error),
         why="a step is captured on tensors without values, for which the rule stands",
         fix=[
             *ways(_where(frame, lineno), _line(frame, lineno)),

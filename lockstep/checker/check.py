@@ -34,7 +34,7 @@ from lockstep.checker.simulation.simulate import Divergent, Failed, Simulation
 from lockstep.checker.updates import drifted
 from lockstep.checker.verdict import Witnesses, choose, clear, established
 from lockstep.checker.world import World, arguments_of
-from lockstep.errors import UsageError
+from lockstep.errors import UsageError, first_line
 from lockstep.spmd.asked import refuse_deferred
 
 
@@ -234,7 +234,7 @@ def _failure(failed: Failed) -> Finding:
         got = [f"all ranks: {told[0]}"]
     return Finding(
         "LS537",
-        f"{failed.op} ends with an error: {str(failed.error).splitlines()[0]}",
+        f"{failed.op} ends with an error: {first_line(failed.error)}",
         line=failed.line,
         source=source_of(failed.line),
         got="tensors of " + "; ".join(got),

@@ -22,7 +22,7 @@ from lockstep.checker.implied import differentiated
 from lockstep.checker.simulation.gold import Gold
 from lockstep.checker.simulation.twin import Twin
 from lockstep.checker.world import World, capture_world
-from lockstep.errors import CheckError, LockstepError
+from lockstep.errors import CheckError, LockstepError, first_line
 from lockstep.run.key import Bound
 from lockstep.run.options import Options
 from lockstep.spmd.affine import place_here
@@ -62,7 +62,7 @@ def full(
     try:
         world = _captured(step, call, sizes, early)
     except (LockstepError, RuntimeError) as error:
-        first = error.what if isinstance(error, LockstepError) else str(error).splitlines()[0]
+        first = error.what if isinstance(error, LockstepError) else first_line(error)
         raise _impossible(step.name, f"it is not captured in a simulated world: {first}") from error
     report = _asked(world, options.data, options.reductions)
     if report.findings and options.pending:  # the last of several steps may reduce for all of them

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from lockstep import _compat
-from lockstep.errors import LoweringError
+from lockstep.errors import LoweringError, first_line
 from lockstep.journal import Journal
 from lockstep.run.counting import counting, starts
 from lockstep.run.modes import OFF, TORCH_ONE_RANK, mode, tell
@@ -186,7 +186,7 @@ def _refused(name: str, error: Exception) -> LoweringError:
     others = [f"LOCKSTEP={word}" for word in ("torch", "off") if word != mode()]
     return LoweringError(
         f"LOCKSTEP={mode()}: torch.compile cannot compile {name}",
-        got=f"{type(error).__name__}: {str(error).strip().splitlines()[0]}",
+        got=f"{type(error).__name__}: {first_line(error)}",
         why="this is torch's own compiler, without anything of Lockstep's",
         fix=["unset LOCKSTEP", *others],
     )

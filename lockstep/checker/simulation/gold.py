@@ -29,6 +29,7 @@ from lockstep.checker.simulation.compare import (
     same_along,
 )
 from lockstep.checker.simulation.simulate import Patch, Simulation, Values
+from lockstep.errors import first_line
 
 Kinds = dict[str, str]  # axis -> "whole", "partial" or "own"
 NOT_EXERCISED = "not exercised"
@@ -105,7 +106,7 @@ class Gold:
                     self._differentiate_once()
                 return
             except (RuntimeError, NotImplementedError) as error:
-                self.problem = f"no true gradients: {str(error).splitlines()[0]}"
+                self.problem = f"no true gradients: {first_line(error)}"
                 if "modified by an inplace operation" not in str(error):
                     return
 
