@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+import lockstep as ls
 from lockstep.checker.placement import jitter, own_batches, place
 from lockstep.checker.simulation.gold import Gold
 from lockstep.checker.simulation.simulate import Divergent, Simulation
@@ -118,6 +119,30 @@ def test_constants_are_undecided_and_taken_either_way():
     assert wrong(found) == {}
     (line,) = found.placement.undecided()
     assert "m.b is constant" in line and "ls.typed(m.b, tp=...)" in line
+
+
+@pytest.mark.parametrize(("scale", "expected"), [(0.5, set()), (1.0, {"m.w", "m.v", "m.b"})])
+def test_a_constant_in_a_bucket_is_read_as_the_others_factor_says(scale: float, expected: set[str]):
+    def step(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        loss = ls.loss(((x * m.w).sum() * m.v + m.b).square().sum(), dp="mean")
+        loss.backward()
+        flat = torch.cat([m.w.grad, m.v.grad, m.b.grad])
+        dist.all_reduce(flat)
+        m.w.grad, m.v.grad, m.b.grad = (flat * torch.tensor([0.5] * 9 + [scale])).split([4, 5, 1])
+        return loss
+
+    class Copies(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w, self.v = nn.Parameter(random(1, 4)), nn.Parameter(random(2, 5))
+            self.b = nn.Parameter(torch.zeros(1))  # one element: any gradient is a multiple
+
+    def make(mesh: object) -> object:
+        return Copies(), random(3, 2, 4)[dist.get_rank()]
+
+    found = judged(capture_world(step, make, {"dp": 2}))
+    assert list(found.placement.open) == ["m.b"]
+    assert set(wrong(found)) == expected
 
 
 def test_a_claim_that_values_contradict_is_found():

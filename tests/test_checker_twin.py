@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional as with_autograd
 import torch.nn.functional as F
 
 import lockstep as ls
+from lockstep.checker.finding import Finding
 from lockstep.checker.simulation.frontier import explained
 from lockstep.checker.simulation.matching import index_map
 from lockstep.checker.world import World, capture_world
@@ -115,6 +117,29 @@ def test_whatever_a_step_raises_on_one_rank_is_told_and_no_error(error: Exceptio
     assert report.ok and not report.undecided
     said = "\n".join(report.established)
     assert f"one rank: not compared, the step does not run on one rank: {told}" in said
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed.nn:FutureWarning")
+def test_a_loss_of_a_ranks_own_rows_is_told_at_its_line_where_no_value_is_odd():
+    def make(mesh: Any) -> Any:
+        return Held(mesh, x=(random(0, 4, 8), ls.S(0)), w=(random(1, 8, 8), ls.S(1)))
+
+    def step(m: Held, said: bool) -> torch.Tensor:
+        h = torch.cat(with_autograd.all_gather(m.x)).tanh() @ m.w @ m.w.mT
+        parts = [part.contiguous() for part in h.chunk(dist.get_world_size())]
+        own = with_autograd.reduce_scatter(torch.empty_like(parts[0]), parts)
+        loss = own.square().sum()
+        loss = ls.loss(loss, tp="sum") if said else loss
+        loss.backward()
+        return loss
+
+    def findings(said: bool) -> list[Finding]:
+        made = lambda mesh: (make(mesh), said)  # noqa: E731
+        return ls.check(step, made, mesh={"tp": 2}, repair_s=0).findings
+
+    assert findings(True) == []
+    (finding,) = findings(False)
+    assert finding.code == "LS533" and finding.source == "loss = own.square().sum()"
 
 
 def test_a_loss_that_is_scaled_and_averaged_is_told_at_the_line_of_the_scale():

@@ -36,12 +36,14 @@ def accelerator() -> Accelerator:
 
 def prepared(mesh: Any) -> nn.Module:
     """A Llama as accelerate prepares it: by DDP."""
-    return accelerator().prepare(llama())
+    model = accelerator().prepare(llama())
+    ls.type_parameters(model, {"*norm.weight": {"dp": ls.I}})  # ones, as a shard might be
+    return model
 
 
 def prepared_step(model: nn.Module, ids: Tensor) -> Tensor:
     """A step of accelerate's loop; DDP reduces the gradients."""
-    loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+    loss = ls.loss(model(input_ids=ids, labels=ids, use_cache=False).loss, dp="mean")
     accelerator().backward(loss)
     return loss
 

@@ -95,8 +95,10 @@ def choose(seen: Witnesses) -> list[Finding]:
     if contradicted:  # whatever else is said was said of values that are not as claimed
         return _distinct([*first, *contradicted])
     if seen.loss or seen.twin.loss_differs:
-        forward = first or _beside(types[:2], seen.twin.findings)
-        return _distinct(forward or seen.twin.findings or seen.loss)
+        beside = seen.twin.findings
+        if seen.loss and beside and not beside[0].line:  # no value on the way to it is odd
+            return _distinct(first or seen.loss)
+        return _distinct(first or _beside(types[:2], beside) or beside or seen.loss)
     located = [_explained(finding, types) for finding in (*seen.backward, *seen.after)]
     found = [*first, *located]
     return _distinct(found or seen.claims or types[:2] or seen.twin.findings)

@@ -32,6 +32,7 @@ from lockstep.checker.simulation.simulate import Patch, Simulation, Values
 from lockstep.errors import first_line
 
 Kinds = dict[str, str]  # axis -> "whole", "partial" or "own"
+Factors = dict[str, list[list[float]]]  # parameter -> by reading the factor on each rank
 NOT_EXERCISED = "not exercised"
 AGAIN = "no true gradients: the step differentiates again after it has changed or used gradients"
 
@@ -261,7 +262,7 @@ class Gold:
         """Judge every parameter's final gradient."""
         values = self.values if values is None else values
         found = {}
-        factors: dict[str, list[float]] = {}
+        factors: Factors = {}
         for name in self.parameters:
             held = self.final(name, values)
             readings = self._readings(name)
@@ -281,7 +282,7 @@ class Gold:
         name: str,
         held: list[torch.Tensor] | None,
         tied: list[str],
-        factors: dict[str, list[float]],
+        factors: Factors,
     ) -> Judged:
         true = self.true_final(name, tied)
         if held is None:
@@ -301,7 +302,7 @@ class Gold:
                     return Judged(exercised=False)
                 partial = self._partial_on(held, true, tied)  # it went through a bucket of several
                 return Judged("no multiple of the true one", partial, clipped=partial is None)
-            factors[name] = [factor for factor in found if factor is not None]
+            factors.setdefault(name, []).append([f for f in found if f is not None])
             return Judged(clipped=True)
         wrong = [r for r, h in enumerate(held) if not same(h, true[r])]
         if not wrong:
@@ -367,9 +368,15 @@ def _subsets(axes: list[str]) -> list[tuple[str, ...]]:
     return [s for n in range(len(axes) + 1) for s in itertools.combinations(axes, n)]
 
 
-def _one_factor(found: dict[str, Judged], factors: dict[str, list[float]]) -> None:
-    """A common factor, as of clipping, must be the same for all ranks and parameters."""
-    every = [factor for values in factors.values() for factor in values]
+def _one_factor(found: dict[str, Judged], factors: Factors) -> None:
+    """A common factor, as of clipping, must be the same for all ranks and parameters.
+
+    Of a parameter that may lie in several ways, the one counts for which the others speak.
+    """
+    sure = [*(held for held in factors.values() if len(held) == 1), *factors.values()]
+    near = sure[0][0][0] if sure else 1.0
+    read = [min(held, key=lambda f: max(abs(x - near) for x in f)) for held in factors.values()]
+    every = [factor for values in read for factor in values]
     if every and max(every) - min(every) > 1e-7 * max(abs(f) for f in every):
         shown = ", ".join(f"{value:.4g}" for value in sorted(set(every))[:4])
         for name in factors:
