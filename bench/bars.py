@@ -56,6 +56,7 @@ BARS = [
         limit_s=5400,
     ),
     Bar("stages of a pipeline train as one process, from one file", "-m tests.pipeline", 3600),
+    Bar("what a capture could lose is right to the bit, or refused", "-m tests.faithful"),
     Bar("a Llama in torch's DDP: as the wrapper's own run, to the bit", "-m tests.wrapped"),
     Bar("uneven data train as one process would, jagged in one artifact", "-m tests.uneven"),
     Bar("a forgotten conversion is named at its line, its printed fix passes", "-m tests.flagship"),

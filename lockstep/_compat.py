@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -838,6 +839,21 @@ def own_hook_tables(tensor: Any) -> list[dict[int, Any]]:
     """The tables behind `tensor_hooks` that there are: each is made with its first hook."""
     tables = tensor._backward_hooks, tensor._post_accumulate_grad_hooks
     return [table for table in tables if table is not None]
+
+
+def hooks_where_it_accumulates(parameter: Any) -> list[Any]:
+    """Hooks on the node that accumulates a parameter's gradient.
+
+    torch lists them nowhere, but shows them to Python's collector, unless the node is also held by
+    a graph or by C++ (torch/csrc/autograd/python_cpp_function.cpp).
+    """
+    if not (parameter.requires_grad and parameter.is_leaf):
+        return []
+    with torch.inference_mode(False):
+        node = torch.autograd.graph.get_gradient_edge(parameter).node
+    known = own_hook_tables(parameter)
+    held = [table for table in gc.get_referents(node) if isinstance(table, dict)]
+    return [h for table in held if not any(table is one for one in known) for h in table.values()]
 
 
 def module_tables(module: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:

@@ -17,6 +17,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from lockstep import __version__, _compat
 from lockstep.build.flags import global_flags
 from lockstep.build.requires import basic_requires
@@ -109,11 +111,15 @@ def _attributes(call: Call, state: State, found: Reach, values: Values) -> Field
             **({"children": children} if len(children) > 1 else {}),
             "hooks": hooks,
         }
-    for slot in state.parameters:
+    for slot in state.slots:
         hooks = [values.show(h, slot.name) for h in _compat.all_tensor_hooks(slot.tensor)]
         fields |= {f"hooks {slot.name}": hooks} if hooks else {}
-        marks = values.attributes(slot.tensor, slot.name)
-        fields |= {f"marks {slot.name}": marks} if marks else {}
+    tensors = [(slot.name, slot.tensor) for slot in state.slots]
+    given = zip(call.names, call.leaves, strict=True)
+    tensors += [(name, leaf) for name, leaf in given if isinstance(leaf, torch.Tensor)]
+    for name, tensor in tensors:
+        marks = values.attributes(tensor, name)
+        fields |= {f"marks {name}": marks} if marks else {}
     for name, optimizer in state.optimizers:
         own = values.attributes(optimizer, name)
         fields[f"optimizer {name}"] = {"class": class_of(optimizer), **own}

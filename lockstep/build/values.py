@@ -133,6 +133,8 @@ class Values:
             return f"{value.dtype}{list(value.shape)} {_digest(value.tobytes())}"
         if kind in _REPR:
             return repr(value)
+        if isinstance(getattr(type(value), "__members__", None), dict):  # an enumeration of C++'s
+            return f"{kind}.{value.name}"
         wrapped = behind(value) if is_closed(value) else []
         if wrapped:
             return [kind, *(self.show(part, at, above) for part in wrapped)]

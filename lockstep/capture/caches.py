@@ -1,6 +1,7 @@
-"""Functions with a cache that came to hold a number of the trace: `functools.lru_cache` and kin.
+"""Functions with a cache that holds a number or a stand-in of the trace: `lru_cache` and kin.
 
-Such a number belongs to one trace. A later call would get it from the cache, eager ones too.
+Both belong to one trace. A later call would get them from the cache, eager ones too. A stand-in is
+forgotten, since what it was made of is in the graph; a rank that is kept is refused.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 from lockstep import _compat
 from lockstep.capture.coordinates import Coordinates
-from lockstep.capture.origin import short_path
+from lockstep.capture.origin import is_torch_file, short_path
 from lockstep.capture.refusal import refuse
 from lockstep.errors import CaptureError
 
@@ -27,6 +28,15 @@ def emptied(coordinates: Coordinates) -> list[Any]:
     for function in found:
         function.cache_clear()
     return found
+
+
+def forget_stand_ins() -> None:
+    """Empty every cache that holds a stand-in, but torch's own, which know how to tell."""
+    for function in [o for o in gc.get_objects() if type(o) is _CACHED]:
+        code = getattr(function.__wrapped__, "__code__", None)
+        ours = code is None or not is_torch_file(code.co_filename)
+        if ours and any(map(_compat.is_fake, _values(function))):
+            function.cache_clear()
 
 
 def refuse_cached(functions: list[Any]) -> None:

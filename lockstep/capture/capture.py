@@ -42,7 +42,7 @@ from lockstep.capture.readings import refusing_readings
 from lockstep.capture.refusal import refuse
 from lockstep.capture.shown import Marks
 from lockstep.capture.sizes import Size, Symbols
-from lockstep.capture.standin import like, stand_ins, standing_in
+from lockstep.capture.standin import dress, like, stand_ins, standing_in
 from lockstep.capture.state import Slot, State, collect, tensor_holders
 from lockstep.errors import CaptureError, LockstepError
 from lockstep.spmd.claims import in_phase
@@ -244,7 +244,7 @@ class Tracing:
                     spec, by_real[id(leaf)] = self._symbols.taken(spec, leaf)
                 else:
                     by_real[id(leaf)] = self.stand_in(leaf)
-                by_real[id(leaf)].grad = None
+                dress(by_real[id(leaf)], leaf)
                 self._add(spec, by_real[id(leaf)])
             return by_real[id(leaf)]
         if isinstance(leaf, float):

@@ -10,10 +10,13 @@ import torch
 
 from lockstep import _compat
 from lockstep._compat_dtensor import dtensor_around
+from lockstep.capture.caches import forget_stand_ins
 from lockstep.capture.layout import is_dtensor, local_of
 from lockstep.capture.optimizers import swapped_optimizer
+from lockstep.capture.origin import user_line
 from lockstep.capture.state import Slot, State
 from lockstep.capture.wrapped.kinds import wrapping
+from lockstep.errors import CaptureError
 
 
 def stand_ins(
@@ -23,9 +26,9 @@ def stand_ins(
     fakes: dict[int, torch.Tensor] = {}
     for slot in slots:
         fake = like(slot.tensor, stand_in(local_of(slot.tensor)))
-        fake.grad = None
         if slot.kind == "param":
-            _dress(fake, slot.tensor)
+            _refuse_hooks(slot)
+        dress(fake, slot.tensor)
         fakes[id(slot.tensor)] = fake
     return fakes
 
@@ -38,8 +41,9 @@ def like(real: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
     return dtensor_around(local, *kinds, like=real)
 
 
-def _dress(fake: torch.Tensor, real: torch.Tensor) -> None:
-    """User code tests attributes of parameters, and hooks are part of the step."""
+def dress(fake: torch.Tensor, real: torch.Tensor) -> None:
+    """Give a stand-in what code may test of a tensor, and its hooks; it has no gradient yet."""
+    fake.grad = None
     own = {k: v for k, v in vars(real).items() if not isinstance(v, torch.Tensor)}
     fake.__dict__.update({k: v for k, v in own.items() if k not in fake.__dict__})
     before, after = _compat.tensor_hooks(real)
@@ -47,6 +51,18 @@ def _dress(fake: torch.Tensor, real: torch.Tensor) -> None:
         fake.register_hook(hook)
     for hook in after:
         fake.register_post_accumulate_grad_hook(hook)
+
+
+def _refuse_hooks(slot: Slot) -> None:
+    hooks = _compat.hooks_where_it_accumulates(slot.tensor)
+    if hooks:
+        raise CaptureError(
+            f"{slot.name} has a hook on the node that accumulates its gradient",
+            where=user_line() or None,
+            got=getattr(hooks[0], "__qualname__", type(hooks[0]).__qualname__),
+            why="the node belongs to the real parameter, which no capture sees: it would be lost",
+            fix="parameter.register_hook(...) or register_post_accumulate_grad_hook(...)",
+        )
 
 
 @contextlib.contextmanager
@@ -70,4 +86,5 @@ def standing_in(
         for name, optimizer in state.optimizers:
             stack.enter_context(swapped_optimizer(optimizer, fakes, scalars, name))
         state.switched = {}
+        stack.callback(forget_stand_ins)
         yield stack.enter_context(wrapping(state.wrappers, fakes, state.names, state.switched))

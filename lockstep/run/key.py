@@ -124,9 +124,8 @@ class Bound:
         for i, leaf in enumerate(call.leaves):
             if isinstance(leaf, torch.Tensor):
                 first = order.get(id(leaf)) or seen.setdefault(id(leaf), i)
-                found.append(
-                    (first, leaf.shape, leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad)
-                )
+                looks = (leaf.dtype, leaf.device, leaf.requires_grad)
+                found.append((first, leaf.shape, leaf.stride(), *looks, *self._marks(leaf)))
             elif isinstance(leaf, float):
                 found.append((float,))
             elif isinstance(leaf, SCALAR):
@@ -136,6 +135,12 @@ class Bound:
             else:
                 found.append((number_of(leaf), snapshot(leaf)))
         return tuple(found)
+
+    def _marks(self, leaf: torch.Tensor) -> tuple[Any, ...]:
+        """What the step may read of an argument that somebody has set on it."""
+        if not vars(leaf):
+            return ()
+        return tuple((name, snapshot(value)) for name, value in self.reach.readable(leaf))
 
 
 _TRAINING = attrgetter("training")
@@ -318,7 +323,8 @@ def _groups(state: State) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 def _watched(call: Call, state: State, found: Reach) -> Iterator[Place]:
     """Python values that the step may read."""
-    owners = [module for _, module in state.modules]
+    owners: list[Any] = [module for _, module in state.modules]
+    owners += [slot.tensor for slot in state.slots if vars(slot.tensor)]
     owners += [obj for obj in call.objects.values() if hasattr(obj, "__dict__")]
     for owner in owners:
         for key, value in found.readable(owner):
