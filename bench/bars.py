@@ -79,6 +79,11 @@ BARS = [
         "-m clients",
         limit_s=3600,
     ),
+    Bar(
+        "those programs without one collective or mark: found at a line",
+        "-m clients.removed",
+        limit_s=3600,
+    ),
     Bar("no way to look at the rank is baked: portable, or refused", "-m tests.rank_reads"),
     Bar(
         "changed and forged artifacts: all refused in words, none of them runs",

@@ -101,15 +101,20 @@ def compared(program: Program) -> dict[str, Any]:
     return {"step": compiled.name, "calls": calls, "seconds": time.monotonic() - begin}
 
 
-def checked(program: Program) -> dict[str, Any]:
-    """What all witnesses of `ls.check` say of a program, its mesh simulated."""
+def report_of(program: Program) -> Any:
+    """The report of `ls.check`, its mesh simulated."""
 
     def make(mesh: Any) -> tuple[Any, ...]:
         model, batch = made(program, mesh), program.batch(mesh, 0)
         torch.manual_seed(program.own(mesh))
         return model, *batch
 
-    report = ls.check(program.step, make, mesh=program.mesh, data=program.data, repair_s=0)
+    return ls.check(program.step, make, mesh=program.mesh, data=program.data, repair_s=0)
+
+
+def checked(program: Program) -> dict[str, Any]:
+    """What all witnesses of a check say of a program."""
+    report = report_of(program)
     return {"findings": list(map(str, report.findings)), "undecided": list(report.undecided)}
 
 
