@@ -133,15 +133,19 @@ def hidden(me: Here) -> None:
 
 
 def reducing_below(model: nn.Module) -> list[Any]:
-    """All-reduce each gradient by a hook of what accumulates it; what comes keeps the hooks."""
+    """All-reduce each gradient by a hook of what accumulates it; what comes keeps the hooks.
+
+    A graph that is kept holds what accumulates, too: it hides the hooks from Python.
+    """
 
     def reduce(_inputs: Any, outputs: Any, parameter: nn.Parameter) -> None:
         dist.all_reduce(parameter.grad)
 
-    nodes = [p.view_as(p).grad_fn.next_functions[0][0] for p in model.parameters()]
+    views = [parameter.view_as(parameter) for parameter in model.parameters()]
+    nodes = [view.grad_fn.next_functions[0][0] for view in views]
     for node, parameter in zip(nodes, model.parameters(), strict=True):
         node.register_hook(functools.partial(reduce, parameter=parameter))
-    return nodes
+    return [*nodes, *views]
 
 
 def collective(me: Here) -> None:
@@ -173,7 +177,7 @@ def reduction(me: Here) -> None:
 
 def hook(me: Here) -> None:
     """The capture loses the hooks of parameters."""
-    standin._dress = lambda fake, real: None  # type: ignore[assignment]
+    standin.dress = lambda fake, real: setattr(fake, "grad", None)
     model = seeded()
     model.down.weight.register_hook(lambda grad: grad * 2)
     compiled(through_work)(model, batch(me))
