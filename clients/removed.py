@@ -17,6 +17,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from fnmatch import fnmatch
 from typing import Any
 from unittest.mock import patch
 
@@ -149,7 +150,6 @@ ANYWHERE = [
     Removal("ls.reduce_grads", "lockstep:reduce_grads"),
     Removal("ls.loss", "lockstep:loss", _first),
 ]
-HOME = "clients.programs."
 OWN = {
     "raw all_reduce in Functions": [
         Removal("dist.all_reduce", "torch.distributed:all_reduce", _sent)
@@ -171,23 +171,23 @@ OWN = {
     "DDP": [Removal("the reducer, by no_sync", change=_unsynced)],
     "DDP, python reducer": [Removal("the reducer, by no_sync", change=_unsynced)],
     "FSDP2": [Removal("its reduce-scatter, by set_requires_gradient_sync", change=_left_off)],
-    "DTensor styles": [
+    "DTensor styles*": [
         Removal(
             "RowwiseParallel's reduction",
             "torch.distributed.tensor.parallel:RowwiseParallel._prepare_output_fn",
             _partial,
         )
     ],
-    "Megatron": [
-        Removal("_reduce", "megatron.core.tensor_parallel.mappings:_reduce", _first),
-        Removal("reduce_unsharded_grads", f"{HOME}megatron:reduce_unsharded_grads"),
+    "Megatron *": [Removal("_reduce", "megatron.core.tensor_parallel.mappings:_reduce", _first)],
+    "Megatron *, with sequence parallelism": [
+        Removal("reduce_unsharded_grads", "clients.programs.megatron:reduce_unsharded_grads")
     ],
 }
 
 
 def removals(program: Program) -> list[Removal]:
     """What may be left out of a program."""
-    own = [one for name, several in OWN.items() if program.name.startswith(name) for one in several]
+    own = [one for name, several in OWN.items() if fnmatch(program.name, name) for one in several]
     return [*ANYWHERE, *own]
 
 
