@@ -104,11 +104,6 @@ def _own_rows(original: Any) -> Callable[..., Any]:
     return lambda whole, how, dim, group: whole.chunk(group.size(), dim)[dist.get_rank(group)]
 
 
-def _second(original: Any) -> Callable[..., Any]:
-    """In place of an all-to-all: a rank's rows stay with it."""
-    return lambda output, rows, *_, **__: rows
-
-
 def _partial(original: Any) -> Callable[..., Any]:
     """In place of what RowwiseParallel does to its output: its rank's part of a sum."""
     return lambda _layouts, _local, _module, output, _mesh: output.to_local()
@@ -160,9 +155,6 @@ OWN = {
             "torch.distributed._functional_collectives:reduce_scatter_tensor_autograd",
             _own_rows,
         )
-    ],
-    "experts by all_to_all_single": [
-        Removal("all_to_all_single", "torch.distributed.nn.functional:all_to_all_single", _second)
     ],
     "DDP": [Removal("the reducer, by no_sync", change=_unsynced)],
     "DDP, python reducer": [Removal("the reducer, by no_sync", change=_unsynced)],
