@@ -159,7 +159,7 @@ OWN = {
     "DDP": [Removal("the reducer, by no_sync", change=_unsynced)],
     "DDP, python reducer": [Removal("the reducer, by no_sync", change=_unsynced)],
     "FSDP2": [Removal("its reduce-scatter, by set_requires_gradient_sync", change=_left_off)],
-    "DTensor styles*": [
+    "DTensor styles": [
         Removal(
             "RowwiseParallel's reduction",
             "torch.distributed.tensor.parallel:RowwiseParallel._prepare_output_fn",
