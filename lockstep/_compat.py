@@ -698,7 +698,8 @@ def is_nothing_to_compile(error: BaseException) -> bool:
 def fake_process_group(rank: int, ranks: int) -> Iterator[None]:
     """Be one rank of a job that does not exist; the groups of a real job are put aside and back.
 
-    The registry of group names is the process's own and refuses a name twice: hence all the names.
+    Each start of groups puts a hook around the last for uncaught errors: it is put back, too. The
+    registry of group names is the process's own and refuses a name twice: hence all the names.
     """
     from torch._C import _distributed_c10d as native
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -708,14 +709,14 @@ def fake_process_group(rank: int, ranks: int) -> Iterator[None]:
     names = dict((name, group) for group, name in real.pg_names.items())
     for name in names:
         native._unregister_process_group(name)
-    c10d._world = _apart(c10d._World)
+    c10d._world, hook = _apart(c10d._World), sys.excepthook
     try:
         dist.init_process_group("fake", rank=rank, world_size=ranks, store=FakeStore())
         yield
     finally:
         if c10d._world.default_pg is not None:
             dist.destroy_process_group()
-        c10d._world = real
+        c10d._world, sys.excepthook = real, hook
         for name, group in names.items():
             native._register_process_group(name, group)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import lockstep as ls
-from lockstep.checker.world import World, arguments_of, capture_world
+from lockstep.checker.world import World, arguments_of, capture_world, simulated_rank
 from lockstep.spmd import mesh as axes
 from lockstep.spmd.claims import typed
 from lockstep.spmd.types import S
@@ -104,3 +105,10 @@ def test_make_may_give_args_alone():
     assert arguments_of(3) == ((3,), {})
     assert arguments_of((1, 2)) == ((1, 2), {})
     assert arguments_of(((1, 2), {"a": 3})) == ((1, 2), {"a": 3})
+
+
+def test_a_simulated_rank_leaves_no_hook_for_uncaught_errors():
+    hook = sys.excepthook
+    with simulated_rank(1, {"dp": 2}):
+        assert sys.excepthook is not hook  # torch's, which says which rank it is
+    assert sys.excepthook is hook
