@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 import lockstep as ls
 from lockstep.errors import LockstepError
-from tests.faithful import more  # noqa: F401  (lists its cases)
+from tests.faithful import more, wrappers  # noqa: F401  (they list their cases)
 from tests.faithful.cases import CALLS, CASES, World
 from tests.ranks.launch import Here
 
