@@ -82,3 +82,29 @@ def test_changed(name: str, tmp_path: Path) -> None:
         change(old)
     assert torch.equal(compiled(model, x), first)
     assert len(list((tmp_path / "store").glob("*.lockstep"))) == 2
+
+
+@pytest.mark.parametrize("holder", ["parameter", "buffer", "argument"])
+def test_an_attribute_of_a_tensor_is_another_program_in_this_start_and_the_next(
+    holder: str, tmp_path: Path
+) -> None:
+    def step(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        gains = [getattr(t, "gain", 1) for t in (model.weight, model.kept, x)]  # type: ignore[union-attr]
+        return model(x) * gains[0] * gains[1] * gains[2]
+
+    model = torch.nn.Linear(3, 3)
+    model.register_buffer("kept", torch.ones(1))
+
+    def result(compiled: Callable[..., Any], gain: int) -> None:
+        x = torch.ones(2, 3)
+        held: dict[str, Any] = {"parameter": model.weight, "buffer": model.kept, "argument": x}
+        held[holder].gain = gain
+        assert torch.equal(compiled(model, x), step(model, x))
+
+    first = ls.compile(step, backend="graph", store=tmp_path)
+    result(first, 2)
+    result(first, 3)
+    result(first, 2)
+    assert len(list(tmp_path.glob("*.lockstep"))) == 2
+    result(ls.compile(step, backend="graph", store=tmp_path), 4)  # from the store nothing fits
+    assert len(list(tmp_path.glob("*.lockstep"))) == 3

@@ -6,7 +6,7 @@ import torch.distributed as dist
 
 import lockstep as ls
 from clients.programs import named
-from clients.removed import ANYWHERE, OWN, Removal, removals, told
+from clients.removed import ANYWHERE, OWN, Removal, missed, removals, told
 
 BUCKET = named("collectives", "flat bucket, async")
 
@@ -35,6 +35,11 @@ def test_a_removal_that_leaves_all_as_it_is_finds_nothing() -> None:
     with same.left_out() as called:
         assert told(BUCKET) == ([], []) and called.is_set()
     assert dist.all_reduce is before
+
+
+def test_a_step_that_no_program_is_made_of_and_a_finding_without_a_line_are_not_found() -> None:
+    assert missed([("LS100", "a.py:1"), ("LS537", "a.py:2"), ("LS514", "")]) is None
+    assert missed([("LS537", "a.py:2"), ("LS514", "a.py:3")]) == ("LS514", "a.py:3")
 
 
 def test_the_list_is_by_the_names_of_programs() -> None:

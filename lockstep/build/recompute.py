@@ -11,7 +11,7 @@ from bisect import bisect_right
 from dataclasses import replace
 from typing import Any
 
-from lockstep.build.outline.nodes import calls, is_same, is_scalar, is_view, written
+from lockstep.build.outline.nodes import calls, is_same, is_scalar, is_view, phase, written
 from lockstep.build.outline.proof import proved
 from lockstep.capture.origin import META
 
@@ -49,9 +49,9 @@ class _Pass:
         # The forward's values that the backward reads, and where it first does.
         self._first: dict[Any, Any] = {}
         for node in calls(graph):
-            if _phase(node) == "backward":
+            if phase(node) == "backward":
                 for value in map(_memory, node.all_input_nodes):
-                    if _phase(value) == "forward":
+                    if phase(value) == "forward":
                         self._first.setdefault(value, node)
         self._fresh: dict[Any, Any] = {}
 
@@ -59,7 +59,7 @@ class _Pass:
         values = sorted(self._first, key=self._order.__getitem__)
         chosen = {value for value in values if self._is_free(value)}
         for node in calls(self._graph):
-            if node in self._order and _phase(node) == "backward":
+            if node in self._order and phase(node) == "backward":
                 for value in node.all_input_nodes:
                     if _memory(value) in chosen:
                         node.replace_input_with(value, self._anew(value, node, chosen))
@@ -102,11 +102,6 @@ def _memory(node: Any) -> Any:
     while is_view(node) or (node.op == "call_function" and is_same(node)):
         node = node.args[0]
     return node
-
-
-def _phase(node: Any) -> str:
-    origin = node.meta.get(META)
-    return origin.phase if origin is not None and node.op == "call_function" else ""
 
 
 def _is_exact(node: Any) -> bool:

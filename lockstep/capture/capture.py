@@ -31,6 +31,7 @@ from lockstep.capture.going_on import going_on
 from lockstep.capture.graph import Effect, InputSpec, Leaf, StepGraph, input_spec
 from lockstep.capture.indexing import plain
 from lockstep.capture.layout import local_of, record_of
+from lockstep.capture.lost import refuse_lost
 from lockstep.capture.machine import refusing_machine_reads
 from lockstep.capture.meshes import asking_meshes
 from lockstep.capture.obstacles import explain, say_captured
@@ -335,28 +336,7 @@ class Tracing:
         Args:
             memory: the storage of each input's stand-in before the trace.
         """
-        for spec, fake, storage in zip(self.specs, self.fakes, memory, strict=True):
-            if _compat.storage_identity(fake) != storage:
-                refuse(
-                    CaptureError(
-                        f"the step gives {spec.name} other memory: by `.data =`, set_ or resize_",
-                        why="a program writes into the memory that it is given",
-                        fix=f"write in place: with torch.no_grad(): {spec.name}.copy_(value)",
-                    ),
-                    about=fake,
-                )
-            if spec.kind == "arg" and fake.grad is not None:
-                refuse(
-                    CaptureError(
-                        f"the step leaves a gradient in its argument {spec.name}",
-                        why="only the gradients of a module's parameters are handed back",
-                        fix=[
-                            "hold it as a parameter of a module, and pass the module",
-                            "return torch.autograd.grad(loss, [...]) instead of calling backward()",
-                        ],
-                    ),
-                    about=fake,
-                )
+        refuse_lost(self.step, zip(self.specs, self.fakes, memory, strict=True))
 
     def _returned(self, result: Any) -> list[Any]:
         outputs: list[Any] = []

@@ -37,6 +37,17 @@ def reentrant() -> World:
     return _checkpointed(True)
 
 
+@case("a gradient that comes to an argument, as a reentrant checkpoint wants one")
+def argument_gradient() -> World:
+    model = linear()
+
+    def step(model: nn.Module, x: Tensor) -> Tensor:
+        y = checkpoint(model, x.requires_grad_(), use_reentrant=True)
+        return backward(model, y.square().mean())
+
+    return World(step, lambda n: (model, batch(n)), model)
+
+
 @case("a part that torch.compile has")
 def compiled() -> World:
     model = nn.Sequential(linear(), nn.Tanh(), linear(1))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from lockstep import _compat
+from lockstep.capture.origin import META
 from lockstep.capture.schemas import must_stay, returns_its_first_argument, view_of
 
 FREE = "lockstep_free"  # in a node's meta: a scalar that may be computed anew anywhere after it
@@ -17,6 +18,12 @@ CUT = "lockstep_cut"  # in a node's meta: no compiler may mix what comes before 
 def calls(graph: Any) -> list[Any]:
     """Return the graph's calls of operators and functions, in order."""
     return [node for node in graph.nodes if node.op == "call_function"]
+
+
+def phase(node: Any) -> str:
+    """Where in the step a call was made: "forward", "backward", "after"; empty where untold."""
+    origin = node.meta.get(META)
+    return origin.phase if origin is not None and node.op == "call_function" else ""
 
 
 def is_view(node: Any) -> bool:

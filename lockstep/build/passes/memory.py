@@ -24,6 +24,7 @@ from lockstep.build.outline.nodes import (
     is_scalar,
     is_view,
     looks,
+    phase,
     stays,
     written,
 )
@@ -116,7 +117,7 @@ class _Again:
         """How each value of the forward that is held at the peak, unread, could be made anew."""
         peak, end = live.peak, len(live.place) - 1
         for node, read in live.reads.items():
-            place = live.gap(node, peak) if _phase(node) == "forward" else None
+            place = live.gap(node, peak) if phase(node) == "forward" else None
             if place is not None and end not in read:
                 again, reads = dict[Any, None](), set[Any]()
                 if self._makes(node, place, live, again, reads):
@@ -234,11 +235,6 @@ def _work(node: Any) -> float:
         return 1.0 + moved
     args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda one: one.meta["val"])
     return moved + formula(*args, **kwargs, out_val=node.meta["val"]) / _FLOPS_A_BYTE
-
-
-def _phase(node: Any) -> str:
-    origin = node.meta.get(META)
-    return origin.phase if origin is not None and node.op == "call_function" else ""
 
 
 def _is_exact(node: Any) -> bool:

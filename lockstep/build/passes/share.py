@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from lockstep.build.outline.nodes import calls, is_view, stays, written
+from lockstep.build.outline.nodes import calls, is_view, phase, stays, written
 from lockstep.build.passes.order import memory
-from lockstep.capture.origin import META
 
 
 def shared(graph: Any) -> int:
@@ -37,7 +36,7 @@ def shared(graph: Any) -> int:
         if stays(node) or (memory(node) in apart and not is_view(node)):
             continue
         given = torch.fx.node.map_arg((node.args, node.kwargs), told)
-        first = known.setdefault((str(node.target), repr(given), _phase(node)), node)
+        first = known.setdefault((str(node.target), repr(given), phase(node)), node)
         if first is not node:
             node.replace_all_uses_with(first)
             graph.erase_node(node)
@@ -49,8 +48,3 @@ class _Told(tuple[Any, ...]):
     """What stands for a node in the text of an argument."""
 
     __slots__ = ()
-
-
-def _phase(node: Any) -> str:
-    origin = node.meta.get(META)
-    return origin.phase if origin is not None else ""
