@@ -36,7 +36,9 @@ lint: $(READY)
 # Two processes beside each other, each with half of the work.
 EXAMPLES := tests/ranks/test_examples.py
 
+# Hundreds of processes import the package: none of them has to compile it.
 test: lint
+	$(BIN)/python -m compileall -q lockstep tests
 	$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-ranks test-others
 
 test-ranks: $(READY)

@@ -65,7 +65,7 @@ def ours(arguments: tuple[Any, ...], mesh: Any) -> dict[str, Any]:
     """Call Lockstep's step for the first time."""
     from lockstep.fleet.fleet import Fleet
     from lockstep.run import step as module
-    from lockstep.run.admit import Hit
+    from lockstep.run.hit import Hit
     from lockstep.run.variant import Variant
 
     parts = Parts()

@@ -504,15 +504,35 @@ def libraries_checked(whole: Callable[[str], bool]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def kernels_given_to(take: Callable[[list[str], str], None]) -> Iterator[None]:
+    """Generated code gives its C++ kernels to `take`, by signature and source, and does not wait
+    for a compiler. 2.14.1 waits after each graph, so that its parts are compiled in turn."""
+    from torch._inductor.async_compile import AsyncCompile
+
+    def given(_: Any, argtypes: list[str], source: str) -> None:
+        take(argtypes, source)
+
+    with _replaced(AsyncCompile, cpp_pybinding=given):
+        yield
+
+
+def compile_threads() -> int:
+    """How many compilers Inductor would run at a time: `config.compile_threads`, or the cores."""
+    from torch._inductor.async_compile import get_compile_threads
+
+    return max(1, get_compile_threads())
+
+
+@contextlib.contextmanager
 def kernels_uncompiled() -> Iterator[None]:
     """Generate code whose kernels nobody compiles or tunes: what lowering makes is not run."""
     from torch._inductor.async_compile import AsyncCompile
     from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 
-    nothing = {"cpp_pybinding": lambda *_: None, "triton": lambda *_, **__: None}
     untuned = _replaced(PythonWrapperCodegen, generate_and_run_autotune_block=lambda self: None)
-    with _replaced(AsyncCompile, **nothing), untuned:
-        yield
+    with kernels_given_to(lambda *_: None), untuned:
+        with _replaced(AsyncCompile, triton=lambda *_, **__: None):
+            yield
 
 
 def cpp_compile_errors() -> tuple[type[Exception], type[Exception]]:

@@ -16,7 +16,7 @@ from lockstep.build.program import Program
 from lockstep.errors import ArtifactError
 from lockstep.fleet.replicas import axes_apart, odd_replicas
 from lockstep.fleet.stores import ArtifactStore
-from lockstep.run.admit import Hit
+from lockstep.run.hit import Hit
 from lockstep.run.replicas import SAMPLE, digests_of
 from lockstep.run.session import session
 

@@ -21,7 +21,7 @@ from lockstep.capture.capture import capture
 
 lower(capture(lambda x: torch.tanh(x) * x, torch.ones(64)), "inductor")
 """
-OFF = "import lockstep.build.outline.lowered as m; m.is_whole = __import__('os').path.exists"
+OFF = "import lockstep.build.compiling as m; m.is_whole = __import__('os').path.exists"
 
 
 def test_what_a_linker_left_is_not_whole(tmp_path: Path) -> None:

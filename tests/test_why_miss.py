@@ -14,7 +14,7 @@ from lockstep.build.program import Program
 from lockstep.cli import main
 from lockstep.errors import ArtifactError
 from lockstep.fleet.stores import ArtifactStore
-from lockstep.run.admit import verify
+from lockstep.run.hit import verify
 from lockstep.run.nearest import nearest, why_missed
 
 HAD: dict[str, Any] = {

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lockstep.build.program import Program
 
 PROGRAM = "program.py"
-_RESERVED = ("blobs", "backend", "requires", "code", "repeats")
+_RESERVED = ("blobs", "backend", "requires", "code", "repeats", "parts")
 _KERNEL = re.compile(r"kernels/[0-9a-z_]{1,64}\.[a-z]+")
 
 
@@ -79,8 +79,8 @@ def pack(
     """Put a lowered program and what is known about it into an artifact.
 
     Args:
-        manifest: JSON values under string keys; "backend", "requires", "code", "repeats" and
-            "blobs" are filled in.
+        manifest: JSON values under string keys; "backend", "requires", "code", "repeats",
+            "parts" and "blobs" are filled in.
         program: what a back end made.
         extra: further blobs, such as {"graph.json": ...}; plain, not deflated.
         seal: what signs, from `sealer`; by default by the key that LOCKSTEP_SIGN names.
@@ -111,6 +111,7 @@ def pack(
     full = dict(manifest) | {"backend": program.backend, "code": told}
     full |= {"requires": program.requires}
     full |= {"repeats": program.repeats} if program.repeats else {}
+    full |= {"parts": program.parts} if any(program.parts) else {}
     return Artifact.from_bytes(format.encode(format.STEP, full, blobs, seal or sealer()), "<pack>")
 
 

@@ -24,12 +24,14 @@ class Lowerable(Protocol):
     fake_mode: Any
 
 
-def lower(graph: Lowerable, backend: str) -> Program:
+def lower(graph: Lowerable, backend: str, earlier: Any = None) -> Program:
     """Turn a captured step into a program that any rank can load.
 
     Args:
         graph: the captured step; it is not changed.
         backend: "graph", bitwise equal to eager, or "inductor", compiled.
+        earlier: gives the parts of programs that were compiled before, by their keys, as
+            `lockstep.build.parts` has them; None: all is compiled.
 
     Returns:
         The program. The same graph gives the same text.
@@ -45,7 +47,7 @@ def lower(graph: Lowerable, backend: str) -> Program:
     if backend == "inductor":
         from lockstep.build.inductor_backend import lower_inductor
 
-        return lower_inductor(graph)
+        return lower_inductor(graph, earlier) if earlier is not None else lower_inductor(graph)
     raise _unknown(backend)
 
 

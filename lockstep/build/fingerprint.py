@@ -10,9 +10,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,8 @@ def _attributes(call: Call, state: State, found: Reach, values: Values) -> Field
     given = zip(call.names, call.leaves, strict=True)
     tensors += [(name, leaf) for name, leaf in given if isinstance(leaf, torch.Tensor)]
     for name, tensor in tensors:
+        if not vars(tensor):
+            continue
         marks = values.attributes(tensor, name)
         fields |= {f"marks {name}": marks} if marks else {}
     for name, optimizer in state.optimizers:
@@ -152,18 +155,27 @@ def _versions(found: Reach) -> Fields:
 def own_version() -> str:
     """Lockstep's version, with a digest of the sources that decide what a program is."""
     root = Path(__file__).parents[1]
-    files = [
-        root / "_compat.py",
-        *(f for d in ("spmd", "capture", "build") for f in (root / d).rglob("*.py")),
-    ]
-    files.sort()
-    stats = [(str(file), file.stat()) for file in files]
+    compat = root / "_compat.py"
+    stats = [(str(compat), compat.stat())]
+    for folder in ("spmd", "capture", "build"):
+        stats += _sources(str(root / folder))
+    stats.sort()
     seen = [(name, at.st_mtime_ns, at.st_ctime_ns, at.st_size, at.st_ino) for name, at in stats]
-    return f"{__version__}+{remembered(seen, lambda: _digest_of(files))}"
+    return f"{__version__}+{remembered(seen, lambda: _digest_of([name for name, _ in stats]))}"
 
 
-def _digest_of(files: list[Path]) -> str:
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
+def _sources(folder: str) -> Iterator[tuple[str, os.stat_result]]:
+    """The Python files below a folder, by a few quick calls: it is part of every start."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                yield from _sources(entry.path)
+            elif entry.name.endswith(".py"):
+                yield entry.path, entry.stat()
+
+
+def _digest_of(names: list[str]) -> str:
+    return hashlib.sha256(b"".join(Path(name).read_bytes() for name in names)).hexdigest()[:12]
 
 
 @functools.cache

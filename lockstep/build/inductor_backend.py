@@ -6,12 +6,12 @@ Bitwise equal to compiling the same graph on each rank; not to eager, whose oper
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from lockstep import _compat
 from lockstep.build.backends import Lowerable
+from lockstep.build.compiling import Libraries, compiling
 from lockstep.build.cpu import kernel_features
 from lockstep.build.cubins import Triton, compiled
 from lockstep.build.graph_backend import graph_text
@@ -19,6 +19,7 @@ from lockstep.build.holdable import check_nodes
 from lockstep.build.in_order import tie
 from lockstep.build.outline.lowered import Repeats, lower_once
 from lockstep.build.outputs import split_outputs
+from lockstep.build.parts import Earlier, Made, nothing_earlier
 from lockstep.build.program import Program
 from lockstep.build.requires import accelerator_kind, basic_requires, kernel_requires
 from lockstep.build.rewrite import Kernel, Rewritten
@@ -37,25 +38,31 @@ _OPTIONS = {
 }
 
 
-def lower_inductor(graph: Lowerable) -> Program:
+def lower_inductor(graph: Lowerable, earlier: Earlier = nothing_earlier) -> Program:
     """Compile the graph and gather what a rank needs to run it without a compiler.
 
     The user's Inductor configuration and cache folder hold, apart from the options above.
+
+    Args:
+        earlier: gives the parts that were compiled before.
 
     Raises:
         LoweringError: LS200, the graph can't be held; the text names the operation and the way out.
         ToolchainError: LS201, this machine has no working C++ compiler.
     """
     nodes = list(graph.gm.graph.nodes)
-    program, repeats = _compiled(graph, {})
-    if program is None:
-        return Program("inductor", graph_text(graph.gm), {}, basic_requires(nodes))
-    libraries, binaries = _libraries(program), _binaries(program)
-    requires = basic_requires(nodes) | kernel_requires(kernel_features() if libraries else ())
+    with compiling() as libraries:
+        parts, text, repeats = _compiled(graph, {}, earlier, libraries.wait)
+        if not parts:
+            return Program("inductor", graph_text(graph.gm), {}, basic_requires(nodes))
+        kernels = _kernels(parts)
+        made = _libraries(kernels, libraries)
+    binaries = _binaries(kernels)
+    requires = basic_requires(nodes) | kernel_requires(kernel_features() if made else ())
     if binaries:
         requires |= {"accelerator": accelerator_kind()}
-    sources = _sources(program)
-    return Program("inductor", program.text, libraries, requires, sources, binaries, repeats)
+    keys = [part.key for part in parts]
+    return Program("inductor", text, made, requires, _sources(kernels), binaries, repeats, keys)
 
 
 def inductor_code(graph: Lowerable) -> tuple[str, dict[str, str]]:
@@ -68,12 +75,15 @@ def inductor_code(graph: Lowerable) -> tuple[str, dict[str, str]]:
         LoweringError: as there.
     """
     with _compat.kernels_uncompiled():
-        program, _ = _compiled(graph, {"force_disable_caches": True})
-    return (program.text, _sources(program)) if program else (graph_text(graph.gm), {})
+        anew = {"force_disable_caches": True}
+        parts, text, _ = _compiled(graph, anew, nothing_earlier, lambda: None)
+    return (text, _sources(_kernels(parts))) if parts else (graph_text(graph.gm), {})
 
 
-def _compiled(graph: Lowerable, options: dict[str, Any]) -> tuple[Rewritten | None, Repeats]:
-    """The rewritten code of a graph, None where there is nothing to compile; and its repeats."""
+def _compiled(
+    graph: Lowerable, options: dict[str, Any], earlier: Earlier, ready: Callable[[], None]
+) -> tuple[list[Rewritten], str, Repeats]:
+    """The rewritten code of a graph, in parts and in one text; as `lower_once` gives it."""
     nodes = list(graph.gm.graph.nodes)
     check_nodes(nodes)
     split = split_outputs(graph.gm)
@@ -81,18 +91,21 @@ def _compiled(graph: Lowerable, options: dict[str, Any]) -> tuple[Rewritten | No
     tie(split.gm.graph)
     try:
         with _compat.inductor_options(_OPTIONS | options):
-            program, repeats = lower_once(split, graph.fakes)
+            parts, text, repeats = lower_once(split, graph.fakes, earlier, ready)
     except LockstepError:
         raise
     except Exception as error:
         raise _translated(error) from error
-    if program is not None:
-        check_operators(program.operators, nodes)
-    return program, repeats
+    check_operators(frozenset().union(*(part.operators for part in parts)), nodes)
+    return parts, text, repeats
 
 
-def _sources(program: Rewritten) -> dict[str, str]:
-    return {digest: kernel.source for digest, kernel in program.kernels.items()}
+def _kernels(parts: Iterable[Rewritten]) -> dict[str, Any]:
+    return {digest: kernel for part in parts for digest, kernel in part.kernels.items()}
+
+
+def _sources(kernels: dict[str, Any]) -> dict[str, str]:
+    return {digest: kernel.source for digest, kernel in kernels.items()}
 
 
 def check_operators(operators: frozenset[str], nodes: Iterable[Any]) -> None:
@@ -116,31 +129,29 @@ def check_operators(operators: frozenset[str], nodes: Iterable[Any]) -> None:
         )
 
 
-def _libraries(program: Rewritten) -> dict[str, bytes]:
-    """Read the libraries that this process has just built: hits in the compiler's own table."""
+def _libraries(kernels: dict[str, Any], libraries: Libraries) -> dict[str, bytes]:
+    """The C++ kernels' libraries: just compiled, or as an artifact had them."""
     try:
-        with _compat.inductor_options(_OPTIONS):
-            return {
-                digest: Path(
-                    _compat.built_library(list(kernel.argtypes), kernel.source)
-                ).read_bytes()
-                for digest, kernel in program.kernels.items()
-                if isinstance(kernel, Kernel)
-            }
+        made = {d: libraries.read(d) for d, k in kernels.items() if isinstance(k, Kernel)}
     except Exception as error:
         raise _translated(error) from error
+    held = {d: k.files["so"] for d, k in kernels.items() if isinstance(k, Made) and "so" in k.files}
+    return made | held
 
 
-def _binaries(program: Rewritten) -> dict[str, bytes]:
-    """Read the accelerator's binaries that this process has just made, and how they are started."""
-    kernels = {d: kernel for d, kernel in program.kernels.items() if isinstance(kernel, Triton)}
+def _binaries(kernels: dict[str, Any]) -> dict[str, bytes]:
+    """The accelerator's binaries that this process has just made or an artifact had, and how they
+    are started."""
+    triton = {d: kernel for d, kernel in kernels.items() if isinstance(kernel, Triton)}
     try:
         with _compat.inductor_options(_OPTIONS):
-            return compiled(kernels)
+            made = compiled(triton)
     except LockstepError:
         raise
     except Exception as error:
         raise _translated(error) from error
+    held = [(d, kernel.files) for d, kernel in kernels.items() if isinstance(kernel, Made)]
+    return made | {f"{d}.{end}": files[end] for d, files in held for end in files if end != "so"}
 
 
 def _is_machine_trouble(error: BaseException | None) -> bool:

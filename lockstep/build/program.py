@@ -22,6 +22,7 @@ class Program:
         files: of an accelerator's kernels: "<digest>.cubin" and how it is started, "<digest>.json".
         repeats: of repeated parts that were compiled once: how many bodies, calls of them, and
             nodes in them; or {"flat": why the graph was compiled whole}.
+        parts: the key of each part, as `lockstep.build.parts` names it.
 
     Example:
         >>> Program("graph", "def call(inputs): return ()", {}, {}).backend
@@ -35,3 +36,4 @@ class Program:
     sources: dict[str, str] = field(repr=False, default_factory=dict)
     files: dict[str, bytes] = field(repr=False, default_factory=dict)
     repeats: dict[str, Any] = field(default_factory=dict)
+    parts: list[str] = field(default_factory=list)

@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from lockstep import _compat
 from lockstep.build.cubins import Triton
@@ -37,11 +38,16 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Rewritten:
-    """The module that ranks execute, the kernels it names by digest, the operators it calls."""
+    """The module that ranks execute, the kernels it names by digest, the operators it calls.
+
+    Args:
+        key: of the part that it is of, as `lockstep.build.parts` names it; empty: it has none.
+    """
 
     text: str
-    kernels: dict[str, Kernel | Triton]
+    kernels: dict[str, Any]  # Kernel, Triton, or what was compiled before
     operators: frozenset[str]
+    key: str = ""
 
 
 def rewrite(source: str, epilogue: str = "") -> Rewritten:

@@ -88,6 +88,7 @@ STEP = {
     "passes": {"*": (_COUNT, str)},
     "repeats": {key: _COUNT for key in ("bodies", "calls", "nodes", "recomputed", "parts")}
     | {"flat": str},
+    "parts": [str],
     "graph": str,
 }
 # What a job needs of an artifact, beyond what `lockstep show` does.

@@ -47,9 +47,13 @@ def is_users_module(name: str) -> bool:
 
 def is_walked(owner: Any) -> bool:
     """Whether all code that reads an object's attributes by itself is the user's."""
-    if isinstance(owner, _HOLDERS):
-        return True
-    bases = [b for b in type(owner).__mro__ if b not in BASES and not _only_wraps(b)]
+    kind: Any = type(owner)
+    return isinstance(owner, _HOLDERS) or _is_users_class(kind)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_users_class(kind: Any) -> bool:
+    bases = [b for b in kind.__mro__ if b not in BASES and not _only_wraps(b)]
     return all(is_users_module(b.__module__) for b in bases)
 
 
@@ -66,12 +70,19 @@ def attributes_of(owner: Any) -> dict[str, Any]:
         {'scale': 2.0}
     """
     found = dict(getattr(owner, "__dict__", {}))
-    for base in type(owner).__mro__:
-        slots = vars(base).get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            if name not in ("__dict__", "__weakref__") and hasattr(owner, name):
-                found.setdefault(name, getattr(owner, name))
+    kind: Any = type(owner)
+    for name in _slots_of(kind):
+        if hasattr(owner, name):
+            found.setdefault(name, getattr(owner, name))
     return found
+
+
+@functools.lru_cache(maxsize=4096)
+def _slots_of(kind: Any) -> tuple[str, ...]:
+    """The names of the slots that a class and its bases have."""
+    named = [vars(base).get("__slots__", ()) for base in kind.__mro__]
+    slots = [name for one in named for name in ((one,) if isinstance(one, str) else one)]
+    return tuple(name for name in slots if name not in ("__dict__", "__weakref__"))
 
 
 def is_closed(value: Any) -> bool:

@@ -40,7 +40,8 @@ def reach(step: Step, call: Call, state: State) -> Reach:
     for slot in state.parameters:
         for hook in _compat.all_tensor_hooks(slot.tensor):
             walk.inside(f"{slot.name}:hook", hook)
-        walk.owner(slot.name, slot.tensor)
+        if vars(slot.tensor):
+            walk.owner(slot.name, slot.tensor)
     for name, obj in call.objects.items():
         if name in told:
             walk.found.told.add(id(obj))

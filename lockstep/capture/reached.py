@@ -51,16 +51,20 @@ class Reach:
         """
         if id(owner) in self.told or is_closed(owner):
             return
-        tensor = isinstance(owner, torch.Tensor)  # what a library marks its parameters by is apart
-        walked = tensor or (is_walked(owner) and not self.everything)
         for key, value in attributes_of(owner).items():
-            if isinstance(value, (torch.Tensor, torch.nn.Module)) or key in _TORCHS:
+            if key in _TORCHS or isinstance(value, (torch.Tensor, torch.nn.Module)):
                 continue
-            if self._read(key, value) or (not walked and _is_public(owner, key, value)):
+            if self._read(key, value) or (_is_public(owner, key, value) and self._any(owner)):
                 yield key, value
 
     def _read(self, key: str, value: Any) -> bool:
         return key in self.reads or (callable(value) and key in self.mentions)
+
+    def _any(self, owner: Any) -> bool:
+        """Whether code that was not walked may read an object, under names that are not known."""
+        if isinstance(owner, torch.Tensor):  # what a library marks its parameters by is apart
+            return False
+        return self.everything or not is_walked(owner)
 
 
 def _is_public(owner: Any, key: str, value: Any) -> bool:

@@ -10,10 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockstep.build import shape
-from lockstep.build.artifact import Artifact, check_step, pack
+from lockstep.build.artifact import check_step, pack
 from lockstep.build.backends import lower
-from lockstep.build.differing import rows_of as rows_of_fields
-from lockstep.build.early import agreeing
 from lockstep.build.fingerprint import Fields
 from lockstep.build.graph_table import BLOB, packed_table, table_of
 from lockstep.build.likeness import compared, digest_of, failed, packed, rows_of
@@ -34,15 +32,15 @@ from lockstep.fleet.second import Second
 from lockstep.fleet.store import ArtifactStore
 from lockstep.run import traced
 from lockstep.run.dynamic import Guards
+from lockstep.run.hit import artifact_of
 from lockstep.run.key import Bound
 from lockstep.run.loader import load_program
-from lockstep.run.options import CHECKS, EAGER, Options
+from lockstep.run.options import Options
 from lockstep.run.passing import Passed, passed
 from lockstep.run.replicas import Replicas
 from lockstep.run.session import Here, Session
 from lockstep.run.trial import NOBODY
 from lockstep.run.variant import Variant
-from lockstep.spmd.affine import Place
 
 
 @dataclass
@@ -86,6 +84,7 @@ class Build:
     replicas: Replicas | None = None
     sizes: tuple[Size, ...] = ()  # what may differ from call to call
     early: tuple[Early, ...] = ()  # ints of each rank that the wanted fingerprint has formulas for
+    store: ArtifactStore | None = None  # whose artifacts may have parts of the program compiled
     memo: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
 
     def run(self, stage: Callable[[str], None]) -> bytes:
@@ -106,7 +105,7 @@ class Build:
             backend = self.options.backend
             after = passed(self, made.graph, made.checking)
             tried = made.program if backend == "graph" and after.graph is made.graph else None
-            program = tried or lower(after.graph, backend)
+            program = tried or self.lowered(after.graph)
         likeness = self.compared(made, stage)
         stage("pack")
         return self.packed(made.graph, program, made.checked, likeness, made.seconds, after)
@@ -128,6 +127,19 @@ class Build:
             self.memo["made"] = Made(graph, rows, checked, seconds, checking)
         made: Made = self.memo["made"]
         return made
+
+    def lowered(self, graph: StepGraph) -> Program:
+        """The program of a graph; what the store's artifacts have of it is not compiled again."""
+        if self.store is None or self.options.backend == "graph":
+            return lower(graph, self.options.backend)
+        from lockstep.run.earlier import Earlier  # for a rank that builds
+
+        earlier = Earlier(self.store, self.wanted)
+        program = lower(graph, self.options.backend, earlier)
+        if earlier.taken:
+            parts = f"{earlier.taken} of {len(program.parts)} parts"
+            self.here.say(f"{self.step.name}: {parts} were compiled before, and are taken")
+        return program
 
     def compared(self, made: Made, stage: Callable[[str], None]) -> Fields | None:
         """The certificate that another rank captures the same; None where there is none."""
@@ -253,85 +265,6 @@ def _timed(seconds: dict[str, float], part: str) -> Iterator[None]:
     seconds[part] = round(time.monotonic() - begin, 3)
 
 
-@dataclass(frozen=True)
-class Hit:
-    """Whether bytes that a store has are what this job wants.
-
-    Args:
-        wanted: the fingerprint.
-        check: how much of a check is asked for.
-        where: what the bytes were read from.
-        place: this rank's coordinates, where its numbers may stand as formulas.
-        eager: whether a comparison with the step is asked for: "on" or "off".
-    """
-
-    wanted: Fields
-    check: str
-    store: ArtifactStore
-    where: str
-    here: Here
-    place: dict[str, int] = field(default_factory=dict)
-    eager: str = "off"
-
-    def serves(self, data: bytes) -> bool:
-        """Verify bytes; False where they were checked less than asked for, and are built again.
-
-        Raises:
-            ArtifactError: damaged, or another program than the wanted one; or checked too little,
-                and pinned, so that nothing may be built in its place.
-        """
-        manifest = verify(data, self.wanted, self.where, self.place)
-        ways = (("check", self.check, CHECKS), ("eager", self.eager, EAGER))
-        for name, asked, known in ways:
-            had = manifest.get(name, {}).get("mode", "off")
-            if known.index(had) < known.index(asked):
-                self._tell_weaker(name if name == "check" else "eager_check", had, asked)
-                return False
-        return True
-
-    def _tell_weaker(self, option: str, had: str, asked: str) -> None:
-        if self.store.pinned:
-            raise ArtifactError(
-                "the artifact was checked less than this job asks for",
-                where=self.where,
-                got=f"{option}={had!r}",
-                want=f"{option}={asked!r}",
-                fix=["build it again with this check", f"ls.compile({option}={had!r})"],
-            )
-        told = f"it was checked with {option}={had!r}, and {option}={asked!r} is asked for"
-        if self.here.rank == 0:
-            self.here.say(f"{self.where}: {told}; it is built again")
-        self.here.journal.event("weaker", path=self.where, had=had, asked=asked)
-
-
-def verify(data: bytes, wanted: Fields, where: str, place: Place) -> Fields:
-    """Refuse bytes that are damaged, or that hold another program than the wanted one.
-
-    Args:
-        place: of this rank; a formula stands for the number that it gives there.
-
-    Returns:
-        The manifest.
-
-    Raises:
-        ArtifactError: names the damage, or every field that differs, both sides.
-    """
-    global _verified
-    artifact = Artifact.from_bytes(data, where)
-    _verified = (data, artifact)
-    found = artifact.manifest.get("fingerprint", {})
-    rows = rows_of_fields(found, agreeing(wanted, found, place))
-    if rows:
-        raise ArtifactError(
-            f"the artifact is not the one this job wants: {len(rows)} field(s) differ",
-            where=where,
-            got="\n".join(f"{row.name}: {row.old}" for row in rows[:8]),
-            want="\n".join(f"{row.name}: {row.new}" for row in rows[:8]),
-            fix="delete it, or unset LOCKSTEP_STORE, and the next start builds the right one",
-        )
-    return artifact.manifest
-
-
 def load(
     obtained: Obtained, step: str, variant: str, here: Session, scope: Scope | None = None
 ) -> Variant:
@@ -343,7 +276,7 @@ def load(
     """
     begin = time.monotonic()
     where = obtained.path or step
-    artifact = _artifact(obtained.data, where)
+    artifact = artifact_of(obtained.data, where)
     check_step(artifact.manifest, where, shape.ADMITTED)
     _check_contract(artifact.manifest["contract"], where)
     program = traced.told(load_program(artifact), f"{step} {variant}")
@@ -390,18 +323,6 @@ def _check_contract(contract: Fields, where: str) -> None:
             got=f"{type(error).__name__}: {error}",
             fix="delete it, and the next start builds it again",
         ) from error
-
-
-_verified: tuple[bytes, Artifact] | None = None  # what this process looked through last
-
-
-def _artifact(data: bytes, where: str) -> Artifact:
-    """The artifact of a file's bytes; the very bytes that were just verified are not read again."""
-    global _verified
-    last, _verified = _verified, None
-    if last is not None and last[0] is data:
-        return last[1]
-    return Artifact.from_bytes(data, where)
 
 
 def short(value: Any) -> str:

@@ -17,7 +17,8 @@ from lockstep.capture.early import located
 from lockstep.capture.source import line_that_reads
 from lockstep.fleet.obtain import Asked
 from lockstep.fleet.store import ArtifactStore
-from lockstep.run.admit import Build, Hit
+from lockstep.run.admit import Build
+from lockstep.run.hit import Hit
 from lockstep.run.nearest import why_missed
 from lockstep.run.trial import Trial
 from lockstep.spmd.affine import read_affine

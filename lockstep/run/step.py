@@ -183,8 +183,10 @@ class CompiledStep:
         name, sizes = f"v{self._votes - 1}", self.dynamic.sizes if loose else ()
         if not self._variants:
             tell_unchecked(self.name, self.options, here)
-        build = Build(self.step, call, bound, wanted, self.options, here, replicas, sizes)
         store, place = here.store(self.options.store), self.place()
+        build = Build(
+            self.step, call, bound, wanted, self.options, here, replicas, sizes, store=store
+        )
         trial = Trial(here, f"{self.name}/{name}", self._calls, tools, self.scope)
         asking = Asking(build, store, place, trial)
         first = asking.first()

@@ -18,7 +18,7 @@ from lockstep.build.inspect import inspect
 from lockstep.errors import ArtifactError, StoreError
 from lockstep.fleet.obtain import Obtained
 from lockstep.fleet.stores import ArtifactStore
-from lockstep.run import admit
+from lockstep.run import admit, hit
 from tests.corruption.files import sung
 
 Admit = Callable[[bytes, dict[str, Any]], Any]
@@ -72,7 +72,7 @@ class _Here:
 
 def as_a_rank(data: bytes, wanted: dict[str, Any]) -> Any:
     """Verify and load, as `ls.compile` does with what a store gives."""
-    admit.verify(data, wanted, "step.lockstep", {})
+    hit.verify(data, wanted, "step.lockstep", {})
     obtained = Obtained(data, "", "loaded", None, {}, "step.lockstep")
     return admit.load(obtained, "step", "v0", _Here())  # type: ignore[arg-type]
 
