@@ -1,7 +1,8 @@
 """A Llama in two stages: each rank along `pp` has its layers alone, and runs a program of its own.
 
 Run it with `torchrun --nproc-per-node 2 examples/pipeline.py`; on 4 ranks each stage is
-data-parallel, too.
+data-parallel, too. With `ls.mesh("cpu", pp=2, tp=2)` or `fsdp=2` in its place each stage is cut
+along that axis.
 """
 
 import torch

@@ -9,7 +9,7 @@ from tests.mutants.sites import sites, without
 from tests.parallel.layouts import case
 
 
-@pytest.mark.parametrize("name", ["fsdp2 x tp2+sp", "cp2", "experts, ep2"])
+@pytest.mark.parametrize("name", ["fsdp2 x tp2+sp", "cp2", "experts, ep2", "fsdp2, gathered once"])
 def test_a_right_layout_is_silent(name):
     right = judge_right(case(name))
     assert right.silent, right.report
@@ -22,6 +22,7 @@ def test_a_right_layout_is_silent(name):
         ("all_reduce", "data", "dp2"),
         ("convert", "sequence", "tp2+sp"),
         ("all_gather", "context", "cp2"),
+        ("reduce_scatter", "fully_sharded", "fsdp2, gathered once"),
     ],
 )
 def test_what_is_left_out_is_found(verb, file, name):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 from torch import nn
@@ -105,15 +103,13 @@ def test_the_programs_of_all_stages_answer_each_other(stages, chunks, mesh):
 
 
 def test_what_has_no_stages_is_refused(mesh):
-    with pytest.raises(UsageError, match="a Llama in stages's plan has no axis tp"):
-        llama_stages.cut(whole(), ls.mesh("cpu", pp=1, tp=1))
+    with pytest.raises(UsageError, match="a Llama in stages's plan has no axis ep"):
+        llama_stages.cut(whole(), ls.mesh("cpu", pp=1, ep=1))
+    with pytest.raises(UsageError, match="sequence parallelism needs an axis tp"):
+        llama_stages.cut(whole(), mesh, llama_plan.Plan(sequence=True))
     with pytest.raises(UsageError, match="needs an axis pp"):
         llama_stages.cut(whole(), ls.mesh("cpu", dp=1))
     with pytest.raises(UsageError, match="2 layers do not fill 3 parts"):
         llama_stages.cut(whole(), mesh, chunks=3)
-    tied = copy.copy(whole())
-    tied.config = llama.config("debug", **{**NARROW, "layers": 2, "tied": True})
-    with pytest.raises(UsageError, match="tied weights cannot be cut"):
-        llama_stages.cut(tied, mesh, chunks=2)
     with pytest.raises(UsageError, match="3 micro-batches do not divide a rank's batch of 4"):
         step(llama_stages.cut(whole(), mesh), TEXT[:, :-1], TEXT[:, 1:], 3)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from lockstep.checker.finding import Finding
 from lockstep.checker.lines import source_of
@@ -97,9 +98,31 @@ def inner_roots(sim: Simulation) -> frozenset[int]:
     inner = [
         number
         for number, (start, end) in enumerate(zip(starts, ends, strict=True))
-        if not any(start < row < end for row in reached)
+        if not any(start < row < end for row in reached) and not _adds_up(sim, start, end)
     ]
     return frozenset(inner) if len(inner) < len(starts) else frozenset()
+
+
+def _adds_up(sim: Simulation, start: int, end: int) -> bool:
+    """Whether what a backward gave is in a parameter's gradient, and in no loss of a later one: a
+    later backward hands on what all of them add up to."""
+    trace = sim.world.ranks[0]
+    rows = range(start + 1, end)
+    given = {n for n in (sim.rows[r][0] for r in rows) if trace.phases.get(n.name) == "backward"}
+    held = set(trace.grads.values())
+    ended = [node for node in trace.nodes if node.name in held]
+    roots = [root for root, _ in trace.notes.roots]
+    return bool(given & _behind(ended)) and not given & _behind(roots)
+
+
+def _behind(nodes: list[Node]) -> set[Node]:
+    seen, todo = set[Node](), list(nodes)
+    while todo:
+        node = todo.pop()
+        if node not in seen:
+            seen.add(node)
+            todo += node.all_input_nodes
+    return seen
 
 
 def claims_behind(sim: Simulation, row: int) -> dict[str, Type]:

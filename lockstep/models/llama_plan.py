@@ -132,9 +132,22 @@ def parallelize(model: llama.Llama, mesh: DeviceMesh, plan: Plan | None = None) 
         >>> made.layout.data
         ('dp',)
     """
-    plan = plan or Plan()
     register(mesh)
     sizes = {axis: axis_named(axis).size for axis in mesh.mesh_dim_names or ()}
+    return lay_out(model, sizes, plan or Plan())
+
+
+def lay_out(model: llama.Llama, sizes: Mapping[str, int], plan: Plan) -> llama.Llama:
+    """Do what `parallelize` does along some axes of a mesh that is made, whatever others it has.
+
+    Args:
+        model: as for `parallelize`.
+        sizes: axis -> ranks, of those axes.
+        plan: what they do not say.
+
+    Raises:
+        UsageError: as `refuse`.
+    """
     refuse(model.config, sizes, plan)
     place(model, table(sizes))
     if "tp" in sizes:

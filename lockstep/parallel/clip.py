@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from lockstep.parallel.tied import is_copy
 from lockstep.spmd.signature import types_of
 from lockstep.spmd.typed_collectives import all_reduce
 from lockstep.spmd.types import I, P
@@ -13,15 +14,16 @@ from lockstep.spmd.types import I, P
 def grad_norm(model: nn.Module) -> Tensor:
     """Return the norm of the whole model's gradient: f32[] (or f64), the same on every rank.
 
-    Squares of shards are added up over the axes that cut them; copies count once. Call it after
-    `reduce_grads`. Collective over the axes along which parameters are shards.
+    Squares of shards are added up over the axes that cut them; copies count once, also those that
+    two stages of a pipeline hold. Call it after `reduce_grads`. Collective over the axes along
+    which parameters are shards.
 
     Args:
         model: placed.
     """
     squares: dict[tuple[str, ...], list[Tensor]] = {}
     for parameter in model.parameters():
-        if parameter.grad is None:
+        if parameter.grad is None or is_copy(parameter):
             continue
         axes = tuple(a for a, kind in types_of(parameter).items() if kind.kind in "SV")
         grad = parameter.grad.detach()

@@ -6,19 +6,24 @@ to the next stage, gradients back, as messages that the captured graph holds.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lockstep.errors import UsageError
+from lockstep.parallel.fully_sharded import Once, gathered_once
 from lockstep.parallel.layout import layout
 from lockstep.parallel.loss import job_loss, token_count, token_mean
 from lockstep.parallel.schedule import Do, interleaved
+from lockstep.parallel.tied import add_up_ends
+from lockstep.spmd.claims import typed
 from lockstep.spmd.messages import recv, send, settle
 from lockstep.spmd.typed_collectives import all_reduce
-from lockstep.spmd.types import I, P
+from lockstep.spmd.types import I, P, Type, V
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,10 @@ class Stage(nn.Module):
         pipe: where it is.
     """
 
+    travels: Mapping[str, Type] = MappingProxyType({})
+    """The types along other axes of what travels between the parts, where it is more than V: I for
+    a copy on every rank, S(dim) for shards. Gradients that are sent back have the duals."""
+
     def __init__(self, pipe: Pipe) -> None:
         super().__init__()
         self.pipe = pipe
@@ -67,6 +76,10 @@ class Stage(nn.Module):
         """A tensor of the form of what travels between the parts for these tokens."""
         raise NotImplementedError
 
+    def shared(self) -> list[nn.Parameter]:
+        """Parameters that the first and the last stage both hold, in the same order on both."""
+        return []
+
 
 def pipeline_step(
     stage: Stage, tokens_BT: Tensor, labels_BT: Tensor, *, micro_batches: int
@@ -75,11 +88,12 @@ def pipeline_step(
 
     With one chunk a stage by 1F1B, else interleaved. Every stage is given the same batch: the first
     reads the tokens, the last the labels. The loss is the mean over all tokens of all ranks and
-    micro-batches, as of `forward_backward`.
+    micro-batches, as of `forward_backward`. Shards are gathered and reduced as by `gathered_once`,
+    and gradients of what both ends hold are added up.
 
     Args:
         stage: made by a plan.
-        tokens_BT: int64, the batch of this rank's place along the data axes.
+        tokens_BT: int64, the batch of this rank's place along the data axes; the same along others.
         labels_BT: int64, the token that follows each; a negative one is left out.
         micro_batches: how many parts of the batch run one after the other.
 
@@ -96,14 +110,15 @@ def pipeline_step(
             fix="another batch size, or another number of micro-batches",
         )
     pipe, how = stage.pipe, layout(stage)
-    walk = _Walk(
-        stage,
-        tokens_BT.chunk(micro_batches),
-        labels_BT.chunk(micro_batches),
-        token_count(labels_BT, *how.tokens),
-    )
-    for row in interleaved(pipe.stages, micro_batches, pipe.chunks)[pipe.at]:
-        walk.do(row)
+    tokens_BT, labels_BT = how.own_tokens(tokens_BT), how.own_tokens(labels_BT)
+    count = token_count(labels_BT, *how.tokens)
+    parts = tokens_BT.chunk(micro_batches), labels_BT.chunk(micro_batches)
+    with gathered_once() as once:
+        walk = _Walk(stage, *parts, count, once)
+        for row in interleaved(pipe.stages, micro_batches, pipe.chunks)[pipe.at]:
+            walk.do(row)
+    if pipe.stages > 1 and pipe.at in (0, pipe.stages - 1):
+        add_up_ends(stage.shared(), pipe.axis, 1 if pipe.at else -1)
     loss = settle(walk.loss if walk.loss is not None else torch.zeros(()))
     if pipe.stages > 1:  # the other stages have none of it
         loss = all_reduce(loss, pipe.axis, src=P, dst=I)
@@ -118,6 +133,7 @@ class _Walk:
     tokens: tuple[Tensor, ...]
     labels: tuple[Tensor, ...]
     count: Tensor
+    once: Once
     loss: Tensor | None = None
     _read: dict[Any, Tensor] = field(default_factory=dict)  # what a part read, and its output
     _made: dict[Any, Tensor] = field(default_factory=dict)
@@ -135,12 +151,19 @@ class _Walk:
         like = self.stage.empty(self.tokens[row.batch])
         kind = "output" if row.place < 0 else "gradient"
         got = recv(like, self.stage.pipe.axis, from_=row.place)
-        self._ready[kind, row.part, row.batch] = got
+        self._ready[kind, row.part, row.batch] = self._typed(got, kind)
 
     def _send(self, row: Do) -> None:
         kind = "output" if row.place > 0 else "gradient"
         value = self._ready.pop((kind, row.part + row.place, row.batch))
-        send(value, self.stage.pipe.axis, to=row.place)
+        send(self._typed(value, kind), self.stage.pipe.axis, to=row.place)
+
+    def _typed(self, value: Tensor, kind: str) -> Tensor:
+        """Say at both ends what travels: no check sees the other end's program."""
+        types = {**dict.fromkeys(layout(self.stage).tokens, V), **self.stage.travels}
+        return typed(
+            value, **{axis: t if kind == "output" else t.dual for axis, t in types.items()}
+        )
 
     def _forward(self, row: Do) -> None:
         key = row.part, row.batch
@@ -162,6 +185,7 @@ class _Walk:
         key = row.part, row.batch
         out = self._made.pop(key)
         seed = None if row.part == self._last else self._ready.pop(("gradient", *key))
+        self.once.last = row.batch == len(self.tokens) - 1  # of this part
         torch.autograd.backward(out, seed)
         if row.part > 0:
             grad = self._read.pop(key).grad

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from lockstep import parallel
 from lockstep.models import llama, llama_plan, mixtral, mixtral_plan
+from lockstep.parallel.fully_sharded import gathered_once
+from lockstep.parallel.loss import job_loss
 
 BATCH, TOKENS, VOCAB, MOST = 4, 8, 32, 0.5
 NARROW = {"dim": 16, "layers": 2, "heads": 4, "kv_heads": 2, "ffn": 32, "vocab": VOCAB}
@@ -24,12 +26,14 @@ class Case:
         mesh: axis -> ranks, outermost first.
         plan: of the model's kind.
         micro_batches: of a step.
+        once: whether shards are gathered once for all of them.
     """
 
     name: str
     mesh: dict[str, int]
     plan: Any
     micro_batches: int = 1
+    once: bool = False
 
     @property
     def experts(self) -> bool:
@@ -70,7 +74,10 @@ class Case:
         model = self.laid_out(
             mesh, self.whole(**NARROW, **({"shared": 16} if self.experts else {}))
         )
-        return (model, *self.own(mesh, *batch())), {"micro_batches": self.micro_batches}
+        return (model, *self.own(mesh, *batch())), {
+            "micro_batches": self.micro_batches,
+            "once": self.once,
+        }
 
 
 def batch(rows: int = BATCH, tokens: int = TOKENS, vocab: int = VOCAB) -> tuple[Tensor, Tensor]:
@@ -82,14 +89,33 @@ def batch(rows: int = BATCH, tokens: int = TOKENS, vocab: int = VOCAB) -> tuple[
     return text[:, :-1].clone(), labels
 
 
-def step(model: nn.Module, tokens: Tensor, labels: Tensor, micro_batches: int = 1) -> Any:
+def step(
+    model: nn.Module, tokens: Tensor, labels: Tensor, micro_batches: int = 1, once: bool = False
+) -> Any:
     """Forward, backward, reduction and clipping; the optimizer is the caller's."""
-    loss = parallel.forward_backward(model, tokens, labels, micro_batches=micro_batches)
+    if once:
+        loss = gathered_once_step(model, tokens, labels, micro_batches)
+    else:
+        loss = parallel.forward_backward(model, tokens, labels, micro_batches=micro_batches)
     parallel.reduce_grads(model)
     norm = parallel.clip_grad_norm(model, MOST)
     if isinstance(model, mixtral.Mixtral):
         mixtral_plan.balance_experts(model)
     return loss, norm
+
+
+def gathered_once_step(model: nn.Module, tokens: Tensor, labels: Tensor, count: int) -> Tensor:
+    """As a stage of a pipeline does it: `forward_backward` gathers for each micro-batch."""
+    axes, shares = parallel.layout(model).tokens, []
+    tokens_of_all = parallel.token_count(labels, *axes)
+    with gathered_once() as once:
+        for part, known in zip(tokens.chunk(count), labels.chunk(count), strict=True):
+            losses = parallel.layout(model).losses(model(part), known)
+            share = parallel.token_mean(losses, known, *axes, count=tokens_of_all)
+            once.last = len(shares) == count - 1
+            share.backward()
+            shares.append(share.detach())
+    return job_loss(torch.stack(shares).sum(), *axes)
 
 
 LLAMA, SEQUENCE, MIXTRAL = llama_plan.Plan(), llama_plan.Plan(sequence=True), mixtral_plan.Plan()
@@ -111,6 +137,8 @@ MORE = [
     Case("tp2+sp, recomputed", {"tp": 2}, llama_plan.Plan(sequence=True, recompute=True)),
     Case("fsdp2, bf16", {"fsdp": 2}, llama_plan.Plan(dtype=torch.bfloat16)),
     Case("dp2, two micro-batches", {"dp": 2}, LLAMA, 2),
+    Case("fsdp2, gathered once", {"fsdp": 2}, LLAMA, 2, once=True),
+    Case("fsdp2 x tp2+sp, gathered once", {"fsdp": 2, "tp": 2}, SEQUENCE, 2, once=True),
     Case("cp2 x tp2+sp", {"cp": 2, "tp": 2}, SEQUENCE),
     Case("experts, fsdp2", {"fsdp": 2}, MIXTRAL),
 ]

@@ -2,13 +2,14 @@
 
     python -m tests.pipeline [WORD]
 
-WORD: those cases alone whose name holds it. Exits 0 where every loss and gradient norm is within
-1e-5 of one process', a second start loads both roles from one file and builds nothing, and the
+WORD: those cases alone whose name holds it. Exits 0 where every loss and gradient is within 1e-5
+of one process', a second start loads both roles from one file and builds nothing, and the
 example runs.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import tempfile
@@ -20,7 +21,7 @@ from rich.table import Table
 
 from lockstep.build.bundle import Bundle, pack_bundle
 from lockstep.report.job import run_job
-from tests.pipeline.compare import LIMIT, apart
+from tests.pipeline.compare import LIMIT, apart, ends_agree
 from tests.ranks.launch import ROOT, Ended, Torchrun
 
 LAYERS, LIMIT_S = 4, 900.0
@@ -28,30 +29,58 @@ LAYERS, LIMIT_S = 4, 900.0
 
 @dataclass(frozen=True)
 class Case:
-    """A mesh, a schedule and a back end."""
+    """A mesh beside its stages, a schedule and a back end.
 
-    dp: int
+    Args:
+        beside: axis -> ranks, of the axes beside two stages.
+        words: of the plan, and "tied" where embedding and output share their weight.
+    """
+
+    beside: dict[str, int]
     chunks: int
     micro: int
+    words: tuple[str, ...]
     backend: str
 
     @property
     def name(self) -> str:
-        mesh = "pp2" + (f" x dp{self.dp}" if self.dp > 1 else "")
+        mesh = " x ".join(["pp2", *(f"{axis}{size}" for axis, size in self.beside.items())])
         how = "1F1B" if self.chunks == 1 else f"interleaved, {self.chunks} chunks"
-        return f"{mesh}, {how}, {self.micro} micro-batches, {self.backend}"
+        return ", ".join([mesh, *self.words, how, f"{self.micro} micro-batches", self.backend])
 
     @property
     def world(self) -> int:
-        return 2 * self.dp
+        return 2 * math.prod(self.beside.values())
 
     @property
-    def words(self) -> list[str]:
-        return ["2", str(self.chunks), self.backend, str(LAYERS), str(self.micro)]
+    def text(self) -> str:
+        """As `tests.pipeline.train` reads it."""
+        axes = ",".join(f"{axis}={size}" for axis, size in {"pp": 2, **self.beside}.items())
+        return f"{axes} {self.chunks} {self.backend} {LAYERS} {self.micro} {' '.join(self.words)}"
 
 
-SHAPES = ((1, 1, 4), (2, 1, 2), (1, 2, 4), (2, 2, 4))
-CASES = [Case(*shape, backend) for backend in ("graph", "inductor") for shape in SHAPES]
+Shape = tuple[dict[str, int], int, int, tuple[str, ...]]
+DP, TP, FSDP, CP = {"dp": 2}, {"tp": 2}, {"fsdp": 2}, {"cp": 2}
+SHAPES: list[Shape] = [
+    ({}, 1, 4, ()),
+    (DP, 1, 2, ()),
+    ({}, 2, 4, ()),
+    (DP, 2, 4, ()),
+    ({}, 1, 4, ("tied",)),
+    (TP, 1, 4, ("sequence", "tied")),
+    (FSDP, 1, 4, ("tied",)),
+    (CP, 1, 2, ()),
+]
+# What only some plans and schedules do.
+MORE: list[Shape] = [
+    (TP, 1, 4, ()),
+    (TP, 2, 4, ("sequence", "recompute", "tied")),
+    (FSDP, 2, 4, ("regather",)),
+    (CP, 2, 4, ("tied",)),
+    ({**DP, **TP}, 1, 2, ("sequence", "tied")),
+]
+CASES = [Case(*shape, "graph") for shape in SHAPES + MORE]
+CASES += [Case(*shape, "inductor") for shape in SHAPES]
 
 
 def judge(torchrun: Torchrun, case: Case, folder: Path) -> tuple[bool, list[str]]:
@@ -65,20 +94,20 @@ def judge(torchrun: Torchrun, case: Case, folder: Path) -> tuple[bool, list[str]
         return False, [(built if built.code else loaded).report()[-3000:]]
     with bundle.open("rb") as stream:
         roles = sorted(Bundle(bundle, stream).roles.values())
-    worst = max(map(apart, built.results + loaded.results))
-    losses = [loss for loss, _ in built.results[0]["told"]]
+    results = [one for (one,) in built.results + loaded.results]
+    worst = max(map(apart, results))
+    losses = [loss for loss, _ in results[0]["told"]]
     again = len(loaded.of("stage"))
     holds = worst < LIMIT and roles == ["pp=0", "pp=1"] and not again
     holds &= built.results == loaded.results and losses[-1] < losses[0]
+    holds &= ends_agree([one for (one,) in built.results])
     told = f"{losses[0]:.4f} -> {losses[-1]:.4f}"
     return holds, [told, f"{worst:.1e}", ", ".join(roles), str(again)]
 
 
 def _run(torchrun: Torchrun, case: Case, folder: Path, env: dict[str, str]) -> Ended:
     script = "tests.pipeline.train"
-    return torchrun.run(
-        script, *case.words, folder=folder, world=case.world, limit=LIMIT_S, env=env
-    )
+    return torchrun.run(script, case.text, folder=folder, world=case.world, limit=LIMIT_S, env=env)
 
 
 def example(folder: Path) -> bool:

@@ -1,10 +1,15 @@
-"""A small Llama trained in stages, and whole in plain PyTorch; each rank leaves both losses.
+"""A small Llama trained in stages, and whole in plain PyTorch; each rank leaves how they compare.
 
-python -m tests.pipeline.train PP CHUNKS BACKEND [LAYERS] [MICRO_BATCHES] [fault] under torchrun
+python -m tests.pipeline.train CASE ... under torchrun, each CASE as one argument:
+"AXES CHUNKS BACKEND LAYERS MICRO_BATCHES [WORD ...]"
+
+AXES: as pp=2,dp=1,tp=2. Words: fields of a plan that are on (sequence, regather, recompute), bf16,
+tied; alone, where tied ends do not add up; fault, which ends with a message that nobody takes.
 """
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from typing import Any
 
@@ -14,11 +19,13 @@ from torch import Tensor
 
 import lockstep as ls
 from lockstep import parallel
-from lockstep.models import llama, llama_stages
+from lockstep.models import llama, llama_plan, llama_stages
+from lockstep.spmd.mesh import apart
 from tests.ranks.launch import Here
 
 STEPS, BATCH, LENGTH, VOCAB, MOST, RATE = 3, 8, 12, 64, 0.5, 0.5
-SIZES = {"dim": 16, "heads": 2, "kv_heads": 1, "ffn": 24, "vocab": VOCAB}
+SIZES = {"dim": 16, "heads": 4, "kv_heads": 2, "ffn": 24, "vocab": VOCAB}
+Grads = dict[str, Tensor]
 
 
 def texts() -> list[Tensor]:
@@ -27,23 +34,43 @@ def texts() -> list[Tensor]:
     return [torch.randint(VOCAB, (BATCH, LENGTH + 1), generator=draw) for _ in range(STEPS)]
 
 
-def whole(layers: int) -> llama.Llama:
+def whole(layers: int, tied: bool) -> llama.Llama:
     torch.manual_seed(0)
-    return llama.Llama(llama.config("debug", layers=layers, **SIZES))
+    return llama.Llama(llama.config("debug", layers=layers, tied=tied, **SIZES))
 
 
-def alone(layers: int) -> list[list[float]]:
-    """Train the whole model in this one process; gives losses and gradient norms."""
-    model, told = whole(layers), []
+def alone(model: llama.Llama) -> tuple[list[list[float]], list[Grads]]:
+    """Train the whole model in this one process; gives losses with norms, and gradients."""
+    told, grads = [], []
+    named = dict(model.named_parameters(remove_duplicate=False))
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     for text in texts():
         loss = model(text[:, :-1], text[:, 1:])
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), MOST)
+        grads.append({name: p.grad.clone() for name, p in named.items() if p.grad is not None})
         optimizer.step()
         optimizer.zero_grad()
         told.append([loss.item(), norm.item()])
-    return told
+    return told, grads
+
+
+def furthest(stage: parallel.Stage, want: Grads) -> float:
+    """The largest relative difference of this rank's gradients from the whole ones."""
+    named, far = dict(stage.named_parameters()), 0.0
+    for name, placed in parallel.placements(stage).items():
+        grad, part = named[name].grad, want[name]
+        for dim, (start, size) in enumerate(zip(placed.offsets, placed.sizes, strict=True)):
+            part = part.narrow(dim, start, size)
+        assert grad is not None
+        if part.numel():
+            gap = (placed.held(grad) - part).abs().max() / want[name].abs().max()
+            far = max(far, gap.item())
+    return far
+
+
+def digest(parameter: Tensor) -> str:
+    return hashlib.sha256(parameter.detach().numpy().tobytes()).hexdigest()
 
 
 def fail(mesh: Any, backend: str) -> None:
@@ -58,33 +85,57 @@ def fail(mesh: Any, backend: str) -> None:
     lost(torch.zeros(2))
 
 
-def main(pp: int, chunks: int, backend: str, layers: int = 4, micro: int = 4, *words: str) -> None:
-    """Train three steps in stages, then once more whole."""
-    here = Here()
-    mesh = ls.mesh("cpu", pp=pp, dp=-1)
-    stage = llama_stages.cut(whole(layers), mesh, chunks=chunks)
+def compared(mesh: Any, chunks: int, backend: str, layers: int, micro: int, *words: str) -> Any:
+    """Train three steps in stages, beside the same whole."""
+    told_alone, grads_alone = alone(whole(layers, "tied" in words))
+    switches = {word: True for word in ("sequence", "regather", "recompute") if word in words}
+    plan = llama_plan.Plan(dtype=torch.bfloat16 if "bf16" in words else None, **switches)
+    stage = llama_stages.cut(whole(layers, "tied" in words), mesh, plan, chunks=chunks)
+    if "alone" in words:
+        stage.shared = list  # type: ignore[method-assign,assignment]
     optimizer = torch.optim.SGD(stage.parameters(), lr=RATE)
+    data = parallel.layout(stage).data
 
-    @ls.compile(mesh=mesh, data="dp", roles="pp", backend=backend)
+    @ls.compile(mesh=mesh, data=data, roles="pp", backend=backend)
     def train_step(stage, optimizer, tokens, labels):
         loss = parallel.pipeline_step(stage, tokens, labels, micro_batches=micro)
         parallel.reduce_grads(stage)
         norm = parallel.clip_grad_norm(stage, MOST)
         optimizer.step()
-        optimizer.zero_grad()
         return loss, norm
 
-    at, ranks = mesh.get_local_rank("dp"), mesh.get_group("dp").size()
-    told = []
-    for text in texts():
-        own = text.chunk(ranks)[at]
+    told, far = [], []
+    for text, want in zip(texts(), grads_alone, strict=True):
+        own = text
+        for axis in data:
+            own = own.chunk(mesh[axis].size())[mesh.get_local_rank(axis)]
         loss, norm = train_step(stage, optimizer, own[:, :-1], own[:, 1:])
         told.append([loss.item(), norm.item()])
-    here.result({"told": told, "alone": alone(layers), "held": list(stage.state_dict())})
-    if "fault" in words:
-        fail(mesh, backend)
+        far.append(furthest(stage, want))
+        optimizer.zero_grad()
+    return {
+        "told": told,
+        "alone": told_alone,
+        "grads": far,
+        "shared": [digest(parameter) for parameter in stage.shared()],
+        "held": list(stage.state_dict()),
+    }
+
+
+def main(*cases: str) -> None:
+    """Leave a result a case."""
+    here, results = Here(), list[Any]()
+    for case in cases:
+        axes, chunks, backend, layers, micro, *words = case.split()
+        sizes = dict(word.split("=") for word in axes.split(","))
+        with apart():  # of two names for the same ranks, a group would give the first
+            mesh = ls.mesh("cpu", **{axis: int(size) for axis, size in sizes.items()})
+            one = compared(mesh, int(chunks), backend, int(layers), int(micro), *words)
+            here.result(results := [*results, one])
+            if "fault" in words:
+                fail(mesh, backend)
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:3]), sys.argv[3], *map(int, sys.argv[4:6]), *sys.argv[6:])  # type: ignore[arg-type]
+    main(*sys.argv[1:])
