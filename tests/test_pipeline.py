@@ -50,6 +50,15 @@ def test_one_stage_alone_computes_what_the_whole_model_does(chunks, mesh):
     assert all(torch.equal(found[name], value) for name, value in grads(plain).items())
 
 
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_the_forwards_alone_give_the_same_loss_and_no_gradient(chunks, mesh):
+    stage = llama_stages.cut(whole(), mesh, chunks=chunks)
+    text = TEXT[:, :-1], TEXT[:, 1:]
+    told = parallel.pipeline_loss(stage, *text, micro_batches=2)
+    assert not grads(stage)
+    assert torch.equal(told, step(stage, *text, 2))
+
+
 def stage_of(pipe: Pipe, layers: int = 5) -> llama_stages.LlamaStage:
     made = llama_stages.LlamaStage(whole(layers), pipe)
     made.layout = parallel.Layout(("dp",))
@@ -89,13 +98,18 @@ class Toy(parallel.Stage):
         return self.table.weight.new_empty(*tokens.shape, 8)
 
 
+def forwards(stage: parallel.Stage, tokens: torch.Tensor, labels: torch.Tensor, count: int):
+    return parallel.pipeline_loss(stage, tokens, labels, micro_batches=count)
+
+
+@pytest.mark.parametrize("run", [step, forwards])
 @pytest.mark.parametrize(("stages", "chunks"), [(2, 1), (2, 2), (3, 1)])
-def test_the_programs_of_all_stages_answer_each_other(stages, chunks, mesh):
+def test_the_programs_of_all_stages_answer_each_other(stages, chunks, run, mesh):
     text = TEXT[: 6 - stages]
     programs = {}
     for at in range(stages):
         toy = Toy(Pipe("pp", stages, at, chunks))
-        graph = capture(step, toy, text[:, :-1], text[:, 1:], len(text))
+        graph = capture(run, toy, text[:, :-1], text[:, 1:], len(text))
         programs[at,] = messages_of(graph.gm)
     assert Roles(("pp",), {"pp": stages}, programs).fault() is None
     lost = {**programs, (0,): programs[0,][1:]}

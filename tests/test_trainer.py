@@ -183,8 +183,9 @@ def test_the_rate_warms_up_and_decays(decay, rates):
 
 def test_the_shrunken_twin_is_checked_and_a_missing_reduction_is_found(tmp_path, monkeypatch):
     made = config(tmp_path / "a", data={"micro_batches": 1})
-    report = check_twin(made, {"dp": 64})
+    report = check_twin(made, {"pp": 2, "dp": 64})
     assert report.ok, str(report)
+    assert "stages: nothing; all layers were checked as one stage" in report.established
     monkeypatch.setattr("lockstep.parallel.reduce_grads", lambda model: None)
     report = check_twin(made, {"dp": 64}, repair_s=0)
     assert not report.ok and report.findings[0].axis == "dp"

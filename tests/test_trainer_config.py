@@ -67,6 +67,7 @@ def test_every_value_is_a_flag():
         (Mesh(), 1, {"dp": 1}),
         (Mesh(tp=2), 4, {"dp": 2, "tp": 2}),
         (Mesh(fsdp=2, tp=2), 4, {"fsdp": 2, "tp": 2}),
+        (Mesh(tp=2, pp=2), 8, {"pp": 2, "dp": 2, "tp": 2}),
     ],
 )
 def test_a_mesh_has_the_axes_of_more_than_one_rank(mesh, world, sizes):
@@ -91,9 +92,15 @@ def job(tmp_path, monkeypatch):
         (["--optimizer.lrr", "1"], "has no --optimizer.lrr; did you mean --optimizer.lr?"),
         (["--mesh.tp", "3", "--nproc-per-node", "3"], "model.heads 4 is not divided by tp 3"),
         (["--mesh.tp", "4", "--nproc-per-node", "4"], "model.kv_heads 2 is not divided by tp 4"),
-        (["--mesh.dp", "3"], "mesh dp=3 fsdp=1 cp=1 tp=1 does not make up 1 rank(s)"),
+        (["--mesh.dp", "3"], "mesh dp=3 fsdp=1 cp=1 tp=1 pp=1 does not make up 1 rank(s)"),
         (["--mesh.tp", "2", "--nproc-per-node", "2", "--model.ffn", "33"], "model.ffn 33 is not"),
         (["--mesh.tp", "2", "--nproc-per-node", "2", "--model.vocab", "257"], "model.vocab 257"),
+        (["--mesh.pp", "5", "--nproc-per-node", "5"], "model.layers 4 do not fill mesh.pp 5 x"),
+        (
+            ["--mesh.pp", "2", "--mesh.chunks", "2", "--nproc-per-node", "2"],
+            "data.micro_batches 1 is not divided by mesh.pp 2",
+        ),
+        (["--mesh.chunks", "2"], "mesh.chunks 2 needs mesh.pp of 2 or more"),
         (["--nproc-per-node", "3"], "data.batch 4 is not divided by data ranks 3"),
         (["--data.micro-batches", "3"], "data.batch 4 is not divided by 1 data rank(s) x 3"),
         (["--nproc-per-node", "0"], "--nproc-per-node 0 is less than 1"),

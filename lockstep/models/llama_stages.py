@@ -120,7 +120,7 @@ def cut(
     stage = LlamaStage(model, pipe, sizes["tp"] if plan.sequence else 1, plan.dtype)
     type_parameters(stage, {"*": {"pp": V}})
     for parameter in stage.shared() if pipe.at else ():
-        mark_copy(parameter)  # it counts on the first stage
+        mark_copy(parameter, "tok_embeddings.weight")  # which the first stage has
     stage.layout = model.layout
     if "tp" in sizes:
         stage.travels = {"tp": S(TOKENS) if plan.sequence else I}

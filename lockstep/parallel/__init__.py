@@ -27,6 +27,7 @@ from lockstep.parallel.loss import token_count as token_count
 from lockstep.parallel.loss import token_mean as token_mean
 from lockstep.parallel.pipeline import Pipe as Pipe
 from lockstep.parallel.pipeline import Stage as Stage
+from lockstep.parallel.pipeline import pipeline_loss as pipeline_loss
 from lockstep.parallel.pipeline import pipeline_step as pipeline_step
 from lockstep.parallel.placement import Placed as Placed
 from lockstep.parallel.placement import place as place

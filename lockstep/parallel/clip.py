@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from lockstep.parallel.tied import is_copy
+from lockstep.parallel.tied import copied_from
 from lockstep.spmd.signature import types_of
 from lockstep.spmd.typed_collectives import all_reduce
 from lockstep.spmd.types import I, P
@@ -23,7 +23,7 @@ def grad_norm(model: nn.Module) -> Tensor:
     """
     squares: dict[tuple[str, ...], list[Tensor]] = {}
     for parameter in model.parameters():
-        if parameter.grad is None or is_copy(parameter):
+        if parameter.grad is None or copied_from(parameter) is not None:
             continue
         axes = tuple(a for a, kind in types_of(parameter).items() if kind.kind in "SV")
         grad = parameter.grad.detach()

@@ -104,25 +104,32 @@ def pipeline_step(
         UsageError: the micro-batches do not divide the batch, or an interleaved schedule's stages
             the micro-batches.
     """
-    if micro_batches < 1 or len(tokens_BT) % micro_batches:
-        raise UsageError(
-            f"{micro_batches} micro-batches do not divide a rank's batch of {len(tokens_BT)}",
-            fix="another batch size, or another number of micro-batches",
-        )
-    pipe, how = stage.pipe, layout(stage)
-    tokens_BT, labels_BT = how.own_tokens(tokens_BT), how.own_tokens(labels_BT)
-    count = token_count(labels_BT, *how.tokens)
-    parts = tokens_BT.chunk(micro_batches), labels_BT.chunk(micro_batches)
-    with gathered_once() as once:
-        walk = _Walk(stage, *parts, count, once)
-        for row in interleaved(pipe.stages, micro_batches, pipe.chunks)[pipe.at]:
-            walk.do(row)
+    walk = _Walk.of(stage, tokens_BT, labels_BT, micro_batches)
+    walk.go()
+    pipe = stage.pipe
     if pipe.stages > 1 and pipe.at in (0, pipe.stages - 1):
         add_up_ends(stage.shared(), pipe.axis, 1 if pipe.at else -1)
-    loss = settle(walk.loss if walk.loss is not None else torch.zeros(()))
-    if pipe.stages > 1:  # the other stages have none of it
-        loss = all_reduce(loss, pipe.axis, src=P, dst=I)
-    return job_loss(loss, *how.tokens)
+    return walk.told()
+
+
+@torch.no_grad()
+def pipeline_loss(
+    stage: Stage, tokens_BT: Tensor, labels_BT: Tensor, *, micro_batches: int
+) -> Tensor:
+    """Run a stage's forwards alone, as of an evaluation; see `pipeline_step`.
+
+    Args:
+        stage, tokens_BT, labels_BT, micro_batches: as for `pipeline_step`.
+
+    Returns:
+        The job's mean loss: f32[], the same on every rank.
+
+    Raises:
+        UsageError: as `pipeline_step`.
+    """
+    walk = _Walk.of(stage, tokens_BT, labels_BT, micro_batches)
+    walk.go(backward=False)
+    return walk.told()
 
 
 @dataclass
@@ -133,15 +140,44 @@ class _Walk:
     tokens: tuple[Tensor, ...]
     labels: tuple[Tensor, ...]
     count: Tensor
-    once: Once
+    once: Once = field(default_factory=Once)
     loss: Tensor | None = None
     _read: dict[Any, Tensor] = field(default_factory=dict)  # what a part read, and its output
     _made: dict[Any, Tensor] = field(default_factory=dict)
     _ready: dict[Any, Tensor] = field(default_factory=dict)  # to be read: outputs, gradients
 
-    def do(self, row: Do) -> None:
-        """Do what a row says."""
-        getattr(self, f"_{row.what}")(row)
+    @classmethod
+    def of(cls, stage: Stage, tokens_BT: Tensor, labels_BT: Tensor, batches: int) -> _Walk:
+        """At its start, with a whole batch.
+
+        Raises:
+            UsageError: the micro-batches do not divide the batch.
+        """
+        if batches < 1 or len(tokens_BT) % batches:
+            raise UsageError(
+                f"{batches} micro-batches do not divide a rank's batch of {len(tokens_BT)}",
+                fix="another batch size, or another number of micro-batches",
+            )
+        how = layout(stage)
+        tokens_BT, labels_BT = how.own_tokens(tokens_BT), how.own_tokens(labels_BT)
+        count = token_count(labels_BT, *how.tokens)
+        return cls(stage, tokens_BT.chunk(batches), labels_BT.chunk(batches), count)
+
+    def go(self, backward: bool = True) -> None:
+        """Do what the stage's rows say, or of them what forwards need."""
+        pipe = self.stage.pipe
+        with gathered_once() as self.once:
+            for row in interleaved(pipe.stages, len(self.tokens), pipe.chunks)[pipe.at]:
+                if backward or row.forward:
+                    getattr(self, f"_{row.what}")(row)
+
+    def told(self) -> Tensor:
+        """The job's loss, once all messages are there."""
+        pipe, loss = self.stage.pipe, self.loss if self.loss is not None else torch.zeros(())
+        loss = settle(loss)
+        if pipe.stages > 1:  # the other stages have none of it
+            loss = all_reduce(loss, pipe.axis, src=P, dst=I)
+        return job_loss(loss, *layout(self.stage).tokens)
 
     @property
     def _last(self) -> int:
@@ -170,7 +206,9 @@ class _Walk:
         if row.part == 0:
             x = self.tokens[row.batch]
         else:
-            x = self._read[key] = self._ready.pop(("output", *key)).requires_grad_()
+            x = self._ready.pop(("output", *key))
+        if row.part > 0 and torch.is_grad_enabled():
+            self._read[key] = x.requires_grad_()
         out = self.stage(row.part, x)
         if row.part == self._last:
             how, labels = layout(self.stage), self.labels[row.batch]
@@ -179,7 +217,8 @@ class _Walk:
             self.loss = out.detach() if self.loss is None else self.loss + out.detach()
         else:
             self._ready["output", row.part + 1, row.batch] = out.detach()
-        self._made[key] = out
+        if torch.is_grad_enabled():
+            self._made[key] = out
 
     def _backward(self, row: Do) -> None:
         key = row.part, row.batch

@@ -35,6 +35,12 @@ class Do:
     batch: int
     place: int = 0
 
+    @property
+    def forward(self) -> bool:
+        """Whether it is of a forward: a part's output, or that it is sent on."""
+        ahead = {"send": 1, "recv": -1}.get(self.what)
+        return self.what == "forward" if ahead is None else self.place == ahead
+
     def __str__(self) -> str:
         way = {"send": f" to {self.place:+d}", "recv": f" from {self.place:+d}"}.get(self.what, "")
         return f"{self.what} part {self.part} batch {self.batch}{way}"

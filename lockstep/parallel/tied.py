@@ -22,23 +22,26 @@ from lockstep.spmd.signature import types_of
 ATTRIBUTE = "lockstep_copy"  # on a parameter that counts on the rank of another stage
 
 
-def mark_copy(parameter: nn.Parameter) -> None:
+def mark_copy(parameter: nn.Parameter, name: str) -> None:
     """Say that a parameter is a copy of another stage's: a norm of the whole model leaves it out.
 
     Args:
         parameter: its gradient is, once the ends have added up, the other stage's, too.
+        name: what it is called there, and in the files of the whole model.
     """
-    setattr(parameter, ATTRIBUTE, True)
+    setattr(parameter, ATTRIBUTE, name)
 
 
-def is_copy(parameter: torch.Tensor) -> bool:
-    """Whether a parameter counts on the rank of another stage.
+def copied_from(parameter: torch.Tensor) -> str | None:
+    """Return the name of the parameter of another stage that this one is a copy of; else None.
 
     Example:
-        >>> is_copy(nn.Parameter(torch.ones(2)))
-        False
+        >>> weight = nn.Parameter(torch.ones(2))
+        >>> mark_copy(weight, "tok_embeddings.weight")
+        >>> copied_from(weight)
+        'tok_embeddings.weight'
     """
-    return getattr(parameter, ATTRIBUTE, False)
+    return getattr(parameter, ATTRIBUTE, None)
 
 
 @torch.no_grad()

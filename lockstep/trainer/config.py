@@ -27,6 +27,10 @@ class Mesh:
     """Ranks that share each sequence."""
     tp: int = 1
     """Ranks that share each layer's matrices."""
+    pp: int = 1
+    """Stages of a pipeline: ranks that have some of the layers each."""
+    chunks: int = 1
+    """Parts of the model that each stage of pp has; more than one for an interleaved schedule."""
     sequence_parallel: Literal["no", "yes"] = "no"
     """Whether the ranks of tp share the tokens between those matrices, too."""
     regather: Literal["no", "yes"] = "no"
@@ -44,7 +48,7 @@ class Mesh:
             >>> Mesh(tp=2).sizes(4)
             {'dp': 2, 'tp': 2}
         """
-        others = {"fsdp": self.fsdp, "cp": self.cp, "tp": self.tp}
+        others = {"fsdp": self.fsdp, "cp": self.cp, "tp": self.tp, "pp": self.pp}
         fixed = math.prod(others.values()) * max(self.dp, 1)
         shown = " ".join(f"{name}={size}" for name, size in {"dp": self.dp, **others}.items())
         if min(others.values()) < 1 or self.dp == 0 or self.dp < -1:
@@ -52,7 +56,7 @@ class Mesh:
         if world % fixed or (self.dp != -1 and fixed != world):
             raise UsageError(f"mesh {shown} does not make up {world} rank(s)")
         dp = world // fixed if self.dp == -1 else self.dp
-        sizes = {"dp": dp, **others}
+        sizes = {"pp": others.pop("pp"), "dp": dp, **others}  # stages speak least
         return {name: size for name, size in sizes.items() if size > 1} or {"dp": 1}
 
 

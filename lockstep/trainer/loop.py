@@ -65,11 +65,14 @@ class Training:
         self.optimizer = make_optimizer(config, self.model)
         steps, data = make_steps(config), layout(self.model).data
         how = {"mesh": mesh, "data": data, "backend": config.backend}
+        how["roles"] = "pp" if "pp" in self.sizes else None
         self.train_step = compiled(steps.train, **how)
         self.eval_step = compiled(steps.evaluate, **how)
         self.place = 0  # among the ranks that read other data
         for axis in data:
             self.place = self.place * self.sizes[axis] + mesh.get_local_rank(axis)
+        stage = mesh.get_local_rank("pp") if "pp" in self.sizes else 0
+        self.draws = self.place + stage * data_ranks(self.sizes)  # its layers drop by themselves
         self.windows, self.count = open_windows(config)
         self.batches = self.read(0, self.count)
         self.folder = Path(config.folder)
@@ -147,7 +150,7 @@ class Training:
         for group in self.optimizer.param_groups:
             group["lr"] = self.lr
         # Dropout draws by seed, step and data alone: nothing of it has to be saved.
-        torch.manual_seed((config.seed << 40) + (self.step << 16) + self.place)
+        torch.manual_seed((config.seed << 40) + (self.step << 16) + self.draws)
         tokens = self.batches.next().flatten(0, 1).to(self.device)
         self.step += 1
         return self.train_step(self.model, self.optimizer, tokens)

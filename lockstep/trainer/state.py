@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from lockstep.parallel import Placed, placements
+from lockstep.parallel.tied import copied_from
 from lockstep.trainer.steps import MOMENTS
 
 
@@ -19,11 +20,12 @@ def saved(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch
     checkpoint writes each box once, and reads it on any other mesh.
     """
     found, held = {}, placements(model)
-    for name, parameter in model.named_parameters():
-        found[f"model.{name}"] = boxed(parameter.detach(), held[name])
+    for here, parameter in model.named_parameters():
+        name = copied_from(parameter) or here  # as the whole model calls it
+        found[f"model.{name}"] = boxed(parameter.detach(), held[here])
         for moment in MOMENTS if parameter in optimizer.state else ():
             value = optimizer.state[parameter][moment]
-            found[f"optimizer.{moment}.{name}"] = boxed(value.detach(), held[name])
+            found[f"optimizer.{moment}.{name}"] = boxed(value.detach(), held[here])
     return found
 
 

@@ -33,13 +33,12 @@ def make_steps(config: TrainConfig) -> Steps:
     """Return the steps of a config, for a model that a plan has made parallel."""
     # No step reads the config itself: what it does not depend on would make it another program.
     parts, clip = config.data.micro_batches, config.optimizer.clip or float("inf")
+    run = parallel.pipeline_step if config.mesh.pp > 1 else parallel.forward_backward
 
     def train_step(
         model: nn.Module, optimizer: torch.optim.Optimizer, tokens_BT: Tensor
     ) -> tuple[Tensor, Tensor]:
-        loss = parallel.forward_backward(
-            model, tokens_BT[:, :-1], tokens_BT[:, 1:], micro_batches=parts
-        )
+        loss = run(model, tokens_BT[:, :-1], tokens_BT[:, 1:], micro_batches=parts)  # type: ignore[arg-type]
         parallel.reduce_grads(model)
         norm = parallel.clip_grad_norm(model, clip)
         optimizer.step()
@@ -57,9 +56,14 @@ def make_steps(config: TrainConfig) -> Steps:
                 told = told + parallel.token_mean(losses, wanted, *how.tokens, count=count)
             return job_loss(told, *how.tokens)
 
-    for step in (train_step, eval_step):
-        step.__qualname__ = step.__name__  # what journals and messages call it
-    return Steps(train_step, eval_step)
+    def eval_stage_step(model: nn.Module, tokens_BT: Tensor) -> Tensor:
+        tokens, labels = tokens_BT[:, :-1], tokens_BT[:, 1:]
+        return parallel.pipeline_loss(model, tokens, labels, micro_batches=parts)  # type: ignore[arg-type]
+
+    evaluate = eval_stage_step if config.mesh.pp > 1 else eval_step
+    for step, name in ((train_step, "train_step"), (evaluate, "eval_step")):
+        step.__qualname__ = step.__name__ = name  # what journals and messages call it
+    return Steps(train_step, evaluate)
 
 
 def make_optimizer(config: TrainConfig, model: nn.Module) -> torch.optim.AdamW:

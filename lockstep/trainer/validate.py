@@ -86,6 +86,13 @@ def _undivided(config: TrainConfig, sizes: dict[str, int]) -> Iterator[str]:
         ("data.sequence", data.sequence, "cp x tp", cp * tp if streams else 1),
         ("data.batch", data.batch, "data ranks", ranks),
     ]
+    stages, chunks = sizes.get("pp", 1), config.mesh.chunks
+    if chunks < 1 or (chunks > 1 and stages == 1):
+        yield f"mesh.chunks {chunks} needs mesh.pp of 2 or more, and is 1 or more"
+    if model.layers < stages * chunks:
+        yield f"model.layers {model.layers} do not fill mesh.pp {stages} x mesh.chunks {chunks}"
+    if chunks > 1 and data.micro_batches % stages:
+        yield f"data.micro_batches {data.micro_batches} is not divided by mesh.pp {stages}"
     if streams and tp == 1:
         yield "mesh.sequence_parallel needs mesh.tp of 2 or more"
     for name, value, axis, size in rows:

@@ -24,6 +24,15 @@ WORDS = [
 ]
 
 
+STAGES = [
+    *("train", "llama3:debug", "--backend", "graph", "--metrics.every", "1", "--model.tied"),
+    *("--model.dim", "16", "--model.layers", "2", "--model.heads", "2", "--model.kv-heads", "1"),
+    *("--model.ffn", "32", "--data.batch", "4", "--data.sequence", "8"),
+    *("--data.micro-batches", "2", "--eval.every", "2", "--eval.batches", "1"),
+    *("--schedule.warmup", "0", "--schedule.decay", "none"),
+]
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("train")
@@ -63,3 +72,22 @@ def test_a_signal_to_the_command_saves_and_leaves_and_the_next_start_ends(folder
     assert [row["step"] for row in read(lines)] == list(range(1, STEPS + 1))
     assert read(lines)[-1]["loss"] < read(lines)[0]["loss"]
     assert {e["role"] for e in ended.of("ready")} == {"loaded"}
+
+
+def test_stages_train_as_one_rank_and_one_rank_goes_on_from_them(tmp_path: Path) -> None:
+    env = {"LOCKSTEP_STORE": str(tmp_path / "store")}
+
+    def run(name: str, steps: int, world: int, *more: str) -> dict[tuple[str, int], float]:
+        words = [*STAGES, *more, "--schedule.steps", str(steps), "--folder", str(tmp_path / name)]
+        at = tmp_path / f"{name}{steps}"
+        ended = torchrun.run("lockstep", *words, folder=at, world=world, env=env)
+        assert ended.code == 0, ended.report()
+        rows = read(tmp_path / name / "metrics.jsonl")
+        return {(row["kind"], row["step"]): row["loss"] for row in rows}
+
+    with Torchrun() as torchrun:
+        alone = run("one", 4, 1)
+        run("two", 2, 2, "--mesh.pp", "2")
+        went_on = run("two", 4, 1)
+    assert [key for key in alone if key[0] == "eval"] == [("eval", 2), ("eval", 4)]
+    assert went_on == pytest.approx(alone, rel=1e-5)
