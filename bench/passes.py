@@ -35,8 +35,11 @@ WAYS = {
     BOTH: {"bucket": True, "overlap": True},
     MEMORY: {"bucket": False, "overlap": False, "memory": True},
 }
+LISTS, SINGLES = "AdamW by lists", "AdamW, update"
+UPDATES = {LISTS: {"update": False}, SINGLES: {"update": True}}
 FAST, SLOW = "gloo", "slow"
 HIDDEN, LESS, LIMIT_S = 0.5, 0.8, 2400.0
+SLOWER, HELD = 1.05, 0.1
 
 
 def times(ranks: list[dict[str, Any]], network: str, name: str, of: int = 0) -> list[float]:
@@ -61,6 +64,9 @@ def judge(ranks: list[dict[str, Any]], wide: int) -> list[tuple[bool, str]]:
     hidden = 1 - cost[BOTH] / cost[BUCKET] if cost[BUCKET] else 0.0
     sums = max(rank["differing"] for rank in ranks)
     peak = max(rank["peaks"][MEMORY] / rank["peaks"][NONE] for rank in ranks)
+    held = max(rank["update peaks"][SINGLES] / rank["update peaks"][LISTS] for rank in ranks)
+    slower = max(map(_slower, ranks))
+    same = all(rank["update same"] for rank in ranks)
     return [
         (not odd, f"gradients equal to the bit with each pass{': not ' if odd else ''}{odd or ''}"),
         (sums == 0, f"{sums} numbers differ where two ranks sum side by side; {wide} with four"),
@@ -72,7 +78,19 @@ def judge(ranks: list[dict[str, Any]], wide: int) -> list[tuple[bool, str]]:
             peak <= LESS,
             f"computed anew to the least, a step holds {peak:.0%} at its peak, at most {LESS:.0%}",
         ),
+        (
+            same and held <= HELD and slower <= SLOWER,
+            f"an update by tensors: bits {'equal' if same else 'DIFFER'}, {slower:.2f} times the "
+            f"time, at most {SLOWER}, {held:.1%} of the peak, at most {HELD:.0%}",
+        ),
     ]
+
+
+def _slower(rank: dict[str, Any]) -> float:
+    """The time of an update by tensors beside that by lists, step by step."""
+    taken = rank["update seconds"]
+    pairs = zip(taken[SINGLES], taken[LISTS], strict=True)
+    return statistics.median(one / other for one, other in pairs)
 
 
 def main(
@@ -108,6 +126,9 @@ def main(
         row = [spread(times(ranks, network, name)) for network in (FAST, SLOW)]
         row.append(spread(times(ranks, SLOW, name, of=1)))
         table.add_row(name, *row, f"{ranks[0]['peaks'][name] / 2**20:.2f}")
+    for name in UPDATES:
+        taken = spread([1e3 * seconds for seconds in ranks[0]["update seconds"][name]])
+        table.add_row(name, taken, "", "", f"{ranks[0]['update peaks'][name] / 2**20:.2f}")
     console.print(table)
     lines = judge(ranks, wide)
     for holds, line in lines:

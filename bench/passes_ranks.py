@@ -18,7 +18,7 @@ import tyro
 
 import bench.slow_network as slow
 import lockstep as ls
-from bench.passes import FAST, SLOW, WAYS
+from bench.passes import FAST, SLOW, UPDATES, WAYS
 from bench.rank_job import data_parallel
 from bench.step import peak_bytes
 
@@ -83,6 +83,38 @@ def measured(
     }
 
 
+def updated(steps: int, layers: int) -> dict[str, Any]:
+    """Of AdamW's update by each way: seconds, its peak, and whether parameters have equal bits."""
+    mesh = ls.mesh("cpu", dp=-1)
+    ways: dict[str, tuple[Callable[..., Any], Any, Any]] = {}
+    for name, passes in UPDATES.items():
+        torch.manual_seed(0)
+        model, _, _ = data_parallel(layers, 1, 2)
+        for parameter in model.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+        ways[name] = ls.compile(mesh=mesh, data="dp", passes=passes)(update), model, optimizer
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(steps + 2):
+        for name, (step, model, optimizer) in ways.items():
+            dist.barrier()
+            start = time.perf_counter()
+            step(model, optimizer)
+            taken[name].append(time.perf_counter() - start)
+    first, other = (list(model.parameters()) for _, model, _ in ways.values())
+    peaks = {name: peak_bytes(lambda way=way: way[0](*way[1:])) for name, way in ways.items()}
+    return {
+        "update seconds": {name: values[2:] for name, values in taken.items()},  # two were warm-up
+        "update peaks": peaks,
+        "update same": all(map(torch.equal, first, other)),
+    }
+
+
+def update(model: Any, optimizer: Any) -> None:
+    """What an optimizer does with the gradients that are there."""
+    optimizer.step()
+
+
 def main(
     out: Path,
     bits: bool = False,
@@ -111,6 +143,7 @@ def main(
     told: dict[str, Any] = {"differing": differing()}
     if not bits:
         told |= measured(steps, layers, batch, length, delay_ms, gbit_s, backend)
+        told |= updated(steps, layers)
     (out / f"rank{rank}.json").write_text(json.dumps(told))
     dist.barrier()
     dist.destroy_process_group()

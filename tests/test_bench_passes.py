@@ -53,7 +53,12 @@ def test_a_collective_takes_its_bytes_at_the_rate(group: Any) -> None:
 
 
 def ranks(
-    both: float = 2.0, same: bool = True, differing: int = 0, peak: int = 7
+    both: float = 2.0,
+    same: bool = True,
+    differing: int = 0,
+    peak: int = 7,
+    slower: float = 1.0,
+    held: int = 1,
 ) -> list[dict[str, Any]]:
     """What two ranks wrote; rank 1 is the slower."""
     asleep = {passes.NONE: 20.0, passes.BUCKET: 5.0, passes.OVERLAP: 9.0, passes.BOTH: both}
@@ -64,25 +69,35 @@ def ranks(
         slow = {name: [(0.1, share * ms / 1e3)] * 3 for name, ms in asleep.items()}
         seconds = {passes.FAST: {name: [(0.1, 0.0)] * 3 for name in asleep}, passes.SLOW: slow}
         told = {"seconds": seconds, "same": {passes.BOTH: same}, "differing": differing}
-        return told | {"peaks": peaks}
+        taken = {passes.LISTS: [1.0] * 3, passes.SINGLES: [slower] * 3}
+        told |= {"update seconds": taken, "update same": same}
+        held_at = {passes.LISTS: 100, passes.SINGLES: held}
+        return told | {"peaks": peaks, "update peaks": held_at}
 
     return [rank(0.5), rank(1.0)]
 
 
 def test_what_overlap_hides_is_the_part_that_is_no_more_slept() -> None:
     lines = passes.judge(ranks(), wide=7)
-    assert [holds for holds, _ in lines] == [True] * 4
+    assert [holds for holds, _ in lines] == [True] * 5
     assert lines[2][1] == "overlap hides 60% of 5.00 ms asleep, at least 50%"
     assert lines[1][1] == "0 numbers differ where two ranks sum side by side; 7 with four"
 
 
 @pytest.mark.parametrize(
     ("given", "failed"),
-    [({"both": 3.0}, 2), ({"same": False}, 0), ({"differing": 1}, 1), ({"peak": 9}, 3)],
+    [
+        ({"both": 3.0}, [2]),
+        ({"same": False}, [0, 4]),
+        ({"differing": 1}, [1]),
+        ({"peak": 9}, [3]),
+        ({"slower": 1.1}, [4]),
+        ({"held": 11}, [4]),
+    ],
 )
-def test_a_line_about_passes_that_does_not_hold_is_told(given: Any, failed: int) -> None:
+def test_a_line_about_passes_that_does_not_hold_is_told(given: Any, failed: Any) -> None:
     lines = passes.judge(ranks(**given), wide=7)
-    assert [at for at, (holds, _) in enumerate(lines) if not holds] == [failed]
+    assert [at for at, (holds, _) in enumerate(lines) if not holds] == failed
 
 
 @pytest.mark.parametrize(

@@ -234,9 +234,9 @@ def test_a_pass_that_takes_a_partial_for_a_replicate_is_rejected_by_the_types(
 
 
 def test_passes_are_on_by_themselves_for_the_compiler_alone_and_off_by_name() -> None:
-    assert asked_for(None, "inductor") == {"bucket": 25 << 20, "overlap": 256 << 20}
+    assert asked_for(None, "inductor") == {"update": 1, "bucket": 25 << 20, "overlap": 256 << 20}
     assert asked_for(None, "graph") == {}
-    assert asked_for({"bucket": False}, "inductor") == {"overlap": 256 << 20}
+    assert asked_for({"bucket": False}, "inductor") == {"update": 1, "overlap": 256 << 20}
     assert asked_for({"bucket_wide": True, "overlap": 7}, "graph") == {
         "bucket_wide": 25 << 20,
         "overlap": 7,

@@ -36,6 +36,7 @@ _TOLD = {
     "blobs",
 }
 _PASSES = {
+    "update": "calls over lists of tensors are made tensor by tensor",
     "share": "calls are gone that computed what another had",
     "memory": "calls run again in the backward, for the budget of memory",
     "bucket": "collectives go together with others",

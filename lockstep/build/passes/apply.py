@@ -17,6 +17,7 @@ from lockstep.build.passes.memory import within
 from lockstep.build.passes.overlap import overlapped
 from lockstep.build.passes.proof import equal
 from lockstep.build.passes.share import shared
+from lockstep.build.passes.update import one_by_one
 
 Told = dict[str, int | str]
 
@@ -60,6 +61,7 @@ class Pass:
 
 
 PASSES = {
+    "update": Pass(lambda graph, _, __: one_by_one(graph), local=True),
     "share": Pass(lambda graph, _, __: shared(graph), local=True),
     "memory": Pass(lambda graph, _, most: within(graph, most), local=True),
     "bucket": Pass(lambda graph, job, most: bucketed(graph, job.mode, job.pairs, most)),

@@ -9,13 +9,14 @@ from lockstep.errors import UsageError
 
 # In the order in which they run: pass -> its bytes where nothing else is said.
 BYTES = {
+    "update": 1,  # needs none
     "share": 1,  # needs none
     "memory": 1,  # of the values that the step makes: as little as it can
     "bucket": 25 << 20,  # of one collective
     "bucket_wide": 25 << 20,
     "overlap": 256 << 20,  # of collectives under way
 }
-DEFAULT = ("bucket", "overlap")
+DEFAULT = ("update", "bucket", "overlap")
 
 
 def asked_for(given: Mapping[str, Any] | None, backend: str) -> dict[str, int]:
@@ -30,7 +31,7 @@ def asked_for(given: Mapping[str, Any] | None, backend: str) -> dict[str, int]:
 
     Example:
         >>> asked_for({"overlap": False}, "inductor")
-        {'bucket': 26214400}
+        {'update': 1, 'bucket': 26214400}
         >>> asked_for({"bucket": 1 << 20}, "graph")
         {'bucket': 1048576}
     """

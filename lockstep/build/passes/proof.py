@@ -25,6 +25,7 @@ from lockstep.build.passes.collectives import (
     kind,
 )
 from lockstep.build.passes.order import is_ordered
+from lockstep.build.passes.update import loop_of
 
 
 def equal(gm: Any, made: Any, pairs: frozenset[str] | None) -> bool:
@@ -60,6 +61,14 @@ class _Joined(Value):
         self.parts, self.rows, self.cut = parts, rows, cut
 
 
+class _Each(Value):
+    """The results of one call over a list of tensors."""
+
+    def __init__(self, number: int, parts: list[Value]) -> None:
+        super().__init__(number, number)
+        self.parts = parts
+
+
 class _Run(Run):
     """One run, in which collectives are no effects, and several may be one."""
 
@@ -71,6 +80,11 @@ class _Run(Run):
     def called(self, node: Any, values: dict[Any, Any]) -> Value:
         given: Any = node.args[0] if node.args else None
         first = values.get(given) if hasattr(given, "op") else None
+        loop = loop_of(node)
+        if loop is not None:
+            return self._each(self.call(loop[0], [values[one] for one in loop[1]]))
+        if isinstance(first, _Each) and node.target is operator.getitem:
+            return first.parts[node.args[1]]
         made = None
         if node.target is torch.ops.aten.cat.default and node.args[1:] == (1,):
             made = self._laid(list(given), values)
@@ -86,6 +100,10 @@ class _Run(Run):
 
     def ordered(self, node: Any) -> bool:
         return is_ordered(node)
+
+    def _each(self, parts: list[Value]) -> Value:
+        """What a foreach call gives: what its loop does, tensor by tensor."""
+        return _Each(self.symbols.of("each", *(one.number for one in parts)), parts)
 
     # -- collectives
 
