@@ -13,13 +13,14 @@ from typing import Any
 from lockstep import _compat
 from lockstep.ahead.line import Line
 from lockstep.ahead.results import not_run
-from lockstep.build.backends import code_of, lower
+from lockstep.build.backends import code_of
 from lockstep.build.fingerprint import file_of
 from lockstep.build.likeness import failed, packed, rows_of
 from lockstep.capture.binding import Call
 from lockstep.capture.capture import capture_call
 from lockstep.capture.graph import StepGraph
 from lockstep.errors import LockstepError, ToolchainError, UsageError
+from lockstep.fleet.store import ArtifactStore, named_store
 from lockstep.journal import Journal
 from lockstep.run.admit import Build, noting
 from lockstep.run.asking import with_formulas
@@ -65,6 +66,7 @@ class Task:
         real: the set-up runs truly, not below fake tensors.
         formulas: by step, those that take the place of a tracing rank's own numbers.
         folder: for what the others read.
+        store: where the artifacts go; None: where the job itself looks for them.
     """
 
     rank: int
@@ -75,6 +77,7 @@ class Task:
     calls: int = 1000
     real: bool = False
     formulas: dict[str, Any] = field(default_factory=dict)
+    store: str | None = None
 
 
 @dataclass
@@ -153,7 +156,10 @@ class Maker:
             return capture_call(step.step, call, bound.state, None, sizes)
         words = contract(call, bound, loose)
         table = step.fingerprint(call, bound, words)
-        build = Build(step.step, call, bound, table, step.options, self._here, None, sizes)
+        store = ArtifactStore(named_store(self._task.store or step.options.store))
+        build = Build(
+            step.step, call, bound, table, step.options, self._here, None, sizes, store=store
+        )
         making = Making(self._task, self._line, step, build, time.monotonic() - self._begin)
         graph = making.run(self.made)
         self._begin = time.monotonic()
@@ -209,7 +215,7 @@ class Making:
             self.line.ask("captured", step=self.name, view=view)
         with self._stage("lower"):
             after = passed(build, graph, checking)
-            program = lower(after.graph, build.options.backend)
+            program = build.lowered(after.graph)
         with self._stage("second coordinate"):
             code = self._kept("code", _whole(program.text, program.sources))
             answer = self.line.ask("lowered", step=self.name, code=code)

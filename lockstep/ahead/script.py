@@ -13,6 +13,7 @@ from lockstep.ahead.files import Written
 from lockstep.ahead.line import Line
 from lockstep.ahead.maker import BUILDS, Broken, Enough, Maker, Refused, Task
 from lockstep.ahead.unvalued import Values, objects_alone, unvalued
+from lockstep.build.sources import own_folder
 from lockstep.capture.origin import is_user_file, line_of
 from lockstep.errors import LockstepError
 from lockstep.report.capture_script import own_part
@@ -63,7 +64,7 @@ def _world(task: Task, maker: Maker, line: Line) -> Iterator[Values | None]:
         tell(f"warning: the script writes {path}")
 
     caches = [os.environ[name] for name in _CACHES if name in os.environ]
-    written = Written(writes, [task.folder, *caches])
+    written = Written(writes, [task.folder, own_folder(), *caches])
     try:
         with objects_alone(), contextlib.ExitStack() as stack:
             values = None

@@ -80,7 +80,7 @@ class Server:
         role = BUILDS if rank == first else SECONDS if rank == self._ends[-1] else TRACES
         return Task(
             rank, job["world"], role, self._folder, tuple(job["steps"]), job["calls"], job["real"],
-            dict(self._formulas),
+            dict(self._formulas), job["store"],
         )  # fmt: skip
 
     def _play(self, task: Task, line: Line) -> None:

@@ -136,7 +136,8 @@ def _undocument(tree: ast.AST) -> None:
 # ---- tables kept from one start to the next
 
 
-def _folder() -> Path:
+def own_folder() -> Path:
+    """Where the tables are kept."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "lockstep" / "sources"
 
@@ -159,7 +160,7 @@ def remembered(seen: Any, make: Callable[[], str]) -> str:
 def _kept(name: str) -> Table | None:
     """A table that this user has kept; None where there is none, or it could be another's work."""
     try:
-        with (_folder() / f"{name}.json").open("rb") as file:
+        with (own_folder() / f"{name}.json").open("rb") as file:
             info = os.fstat(file.fileno())
             if info.st_uid != os.geteuid() or stat.S_IMODE(info.st_mode) & 0o022:
                 return None
@@ -173,7 +174,7 @@ def _kept(name: str) -> Table | None:
 def _keep(name: str, table: Table) -> None:
     """Keep a table, where a disk takes it; ranks that write at once write the same."""
     try:
-        folder = _folder()
+        folder = own_folder()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary = folder / f".{name}.{os.getpid()}.tmp"
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
