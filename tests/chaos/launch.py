@@ -258,7 +258,7 @@ def _store(cell: Cell, folder: Path) -> Iterator[str]:
     store, options = folder / "store0", ""
     store.mkdir(mode=0o700)
     if cell.special == "full store":
-        options = "size=8k,mode=0700"  # less than an artifact
+        options = "size=4k,mode=0700"  # less than an artifact
     elif cell.special == "read-only store":
         options = "size=8k,mode=0700,ro"
     mounted = bool(options) and _mount(store, options)
