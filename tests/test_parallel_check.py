@@ -8,8 +8,12 @@ from tests.mutants.judged import check, judge_right
 from tests.mutants.sites import sites, without
 from tests.parallel.layouts import case
 
+STAGES = "pp2, two micro-batches"
 
-@pytest.mark.parametrize("name", ["fsdp2 x tp2+sp", "cp2", "experts, ep2", "fsdp2, gathered once"])
+
+@pytest.mark.parametrize(
+    "name", ["fsdp2 x tp2+sp", "cp2", "experts, ep2", "fsdp2, gathered once", STAGES]
+)
 def test_a_right_layout_is_silent(name):
     right = judge_right(case(name))
     assert right.silent, right.report
@@ -23,6 +27,7 @@ def test_a_right_layout_is_silent(name):
         ("convert", "sequence", "tp2+sp"),
         ("all_gather", "context", "cp2"),
         ("reduce_scatter", "fully_sharded", "fsdp2, gathered once"),
+        ("all_reduce", "pipeline", STAGES),
     ],
 )
 def test_what_is_left_out_is_found(verb, file, name):

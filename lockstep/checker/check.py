@@ -16,6 +16,7 @@ import torch
 from lockstep import _compat
 from lockstep.checker import order, randomness
 from lockstep.checker.after import judge_after
+from lockstep.checker.apart import judge_apart
 from lockstep.checker.asked import data_of, fitting, mesh_of, pending_of, refuse_seconds
 from lockstep.checker.by_types import judge_by_types
 from lockstep.checker.captured import captured, reduced_later
@@ -30,6 +31,7 @@ from lockstep.checker.repair.repair import repaired
 from lockstep.checker.simulation import twin
 from lockstep.checker.simulation.gold import AGAIN, Gold
 from lockstep.checker.simulation.locate import locate
+from lockstep.checker.simulation.roles import message_axes
 from lockstep.checker.simulation.simulate import Divergent, Failed, Simulation
 from lockstep.checker.updates import drifted
 from lockstep.checker.verdict import Witnesses, choose, clear, established
@@ -140,7 +142,11 @@ def _examined(
     def twin_of(gold: Gold) -> twin.Twin:
         return twin.judge(world, gold, found.step, make, found.world_of)
 
-    seen = witnesses(world, twin_of, report, data, pending)
+    def alone() -> World:
+        with _compat.quiet_fake_errors():
+            return found.world_of(found.step, make, dict.fromkeys(mesh, 1))
+
+    seen = witnesses(world, twin_of, report, data, pending, alone)
     conclude(world, seen, report, pending)
     later = reduced_later(found, data, pending)
     if report.findings and later != pending:  # a module, whose gradients someone else adds up
@@ -192,22 +198,31 @@ def witnesses(
     report: Report,
     data: tuple[str, ...],
     pending: dict[str, str],
+    one_rank: Callable[[], World] | None = None,
 ) -> Witnesses:
-    """Ask every witness about a captured world; the order comes before anything else runs."""
+    """Ask every witness about a captured world; the order comes before anything else runs.
+
+    Args:
+        one_rank: captures the same step on a mesh of ones, for programs that differ by rank.
+    """
     seen = Witnesses()
     with report.timed("order"):
         seen.order = order.judge(world)
+    try:
+        sim = Simulation(world)
+    except Divergent as apart:
+        seen.apart = f"the ranks' programs differ: {apart}"
+    if not seen.apart and message_axes(world):
+        seen.apart = "the ranks send each other messages"
+    if seen.apart:
+        _ask_apart(seen, world, report, data, one_rank)
+        return seen
     placement = place(world)
     seen.undecided += placement.undecided()
     jitter(world, placement)
     own_batches(world, data)
     with report.timed("types"):
         seen.typing = infer(world, frozenset(pending))
-    try:
-        sim = Simulation(world)
-    except Divergent as apart:
-        seen.apart = str(apart)
-        return seen
     with report.timed("gold"):
         try:
             gold = Gold(sim, placement, pending)
@@ -224,6 +239,21 @@ def witnesses(
     clear(seen)
     seen.undecided = list(dict.fromkeys(seen.undecided))
     return seen
+
+
+def _ask_apart(
+    seen: Witnesses,
+    world: World,
+    report: Report,
+    data: tuple[str, ...],
+    one_rank: Callable[[], World] | None,
+) -> None:
+    """Of programs that have no rows in common: messages, claims, and what one rank computes."""
+    seen.typing = infer(world)
+    if one_rank is None or seen.order:
+        return
+    with report.timed("twin"):
+        seen.order, seen.claims, seen.twin = judge_apart(world, one_rank, data)
 
 
 def _failure(failed: Failed) -> Finding:

@@ -20,11 +20,12 @@ def broken(gold: Gold) -> list[Finding]:
         for axis, kind in claim.types.items():
             if kind.kind in "RI" and axis in world.wide:
                 if not same_along(world, gold.seen[row], axis):
-                    found.append(_finding(claim.line, claim.what, axis, str(kind)))
+                    found.append(claim_finding(claim.line, claim.what, axis, str(kind)))
     return found
 
 
-def _finding(line: str, what: str, axis: str, want: str) -> Finding:
+def claim_finding(line: str, what: str, axis: str, want: str) -> Finding:
+    """What is told of a claim that does not hold."""
     return Finding(
         "LS538",
         f"{what} claims a value to be the same along {axis}, and it differs",

@@ -23,7 +23,8 @@ class Witnesses:
 
     Args:
         loss: what is wrong with the loss or the inputs themselves, before any gradient.
-        apart: how the ranks' programs differ in structure, if they do; then no one else is asked.
+        apart: how the ranks' programs differ in structure, or that they send messages; then only
+            the order, claims and one rank are asked.
         claims: that a claimed value is not as claimed; told where nobody says why.
         failed: the operator with which the step ends, if it does; then too no one else is asked.
         unknown: why there are no true gradients, if there are none.
@@ -145,7 +146,10 @@ def established(world: World, seen: Witnesses, pending: dict[str, str]) -> list[
         count = len(world.ranks[0].graph.schedule)
         lines.append(f"order: {count} collectives, the same on each of {len(world.ranks)} ranks")
     if seen.apart:
-        return [*lines, f"gradients: not judged, the ranks' programs differ: {seen.apart}"]
+        alone = _beside_one_rank(seen.twin)
+        judged = "" if seen.twin.why_not or seen.twin.findings else " but by what one rank computes"
+        told = f"gradients: not judged{judged}, {seen.apart}"
+        return [*lines, told, *([] if seen.twin.why_not == "not asked" else alone)]
     if seen.failed:
         return [*lines, "gradients: not judged, the step does not end"]
     if seen.unknown:
@@ -162,10 +166,7 @@ def established(world: World, seen: Witnesses, pending: dict[str, str]) -> list[
     idle = [name for name, j in seen.judged.items() if not j.exercised and not j.wrong]
     if idle:
         lines.append(f"not exercised, their gradient is 0 here: {', '.join(idle)}")
-    if seen.twin.why_not:
-        lines.append(f"one rank: not compared, {seen.twin.why_not}")
-    elif not seen.twin.findings:
-        lines.append(f"one rank: the same numbers for {_compared(seen.twin)}")
+    lines += _beside_one_rank(seen.twin)
     for reason, name, *_ in world.ranks[0].notes.intents:
         lines.append(f"taken as meant: the gradient of {name} ({reason})")
     lines += cuts.told(world)
@@ -176,6 +177,12 @@ def established(world: World, seen: Witnesses, pending: dict[str, str]) -> list[
     if pending:
         lines.append("pending: " + ", ".join(f"{way} over {axis}" for axis, way in pending.items()))
     return lines
+
+
+def _beside_one_rank(twin: Twin) -> list[str]:
+    if twin.why_not:
+        return [f"one rank: not compared, {twin.why_not}"]
+    return [] if twin.findings else [f"one rank: the same numbers for {_compared(twin)}"]
 
 
 def _compared(twin: Twin) -> str:

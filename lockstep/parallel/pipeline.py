@@ -177,7 +177,8 @@ class _Walk:
         loss = settle(loss)
         if pipe.stages > 1:  # the other stages have none of it
             loss = all_reduce(loss, pipe.axis, src=P, dst=I)
-        return job_loss(loss, *layout(self.stage).tokens)
+        loss = job_loss(loss, *layout(self.stage).tokens)
+        return typed(loss, **{pipe.axis: I}) if pipe.stages > 1 else loss
 
     @property
     def _last(self) -> int:
@@ -195,7 +196,7 @@ class _Walk:
         send(self._typed(value, kind), self.stage.pipe.axis, to=row.place)
 
     def _typed(self, value: Tensor, kind: str) -> Tensor:
-        """Say at both ends what travels: no check sees the other end's program."""
+        """Say at both ends what travels: a build does not see the other end's program."""
         types = {**dict.fromkeys(layout(self.stage).tokens, V), **self.stage.travels}
         return typed(
             value, **{axis: t if kind == "output" else t.dual for axis, t in types.items()}

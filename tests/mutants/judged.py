@@ -14,7 +14,7 @@ from lockstep.capture.origin import short_path
 from lockstep.checker.finding import Report
 from lockstep.spmd import claims
 from tests.mutants.sites import Site
-from tests.parallel.layouts import Case, step
+from tests.parallel.layouts import Case
 
 ROOM = 6  # cases that are tried for one site
 
@@ -78,7 +78,7 @@ class Mutant:
         return ""
 
     def __str__(self) -> str:
-        told = "MISSED"
+        told = "MISSED" if self.tried else "MISSED: no layout calls it"
         for case, report in self.tried:
             if isinstance(report, Report) and report.findings:
                 first = report.findings[0]
@@ -94,7 +94,7 @@ class Mutant:
 
 def check(case: Case) -> Report:
     """Check one layout; no repair is tried out."""
-    return ls.check(step, case.make, mesh=case.mesh, data=case.data, repair_s=0)
+    return ls.check(case.step, case.make, mesh=case.mesh, data=case.data, repair_s=0)
 
 
 def judge_right(case: Case) -> Right:

@@ -24,7 +24,6 @@ from lockstep.spmd.mesh import axis as axis_named
 FOLDER = Path(lockstep.parallel.__file__).parent
 VERBS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "convert")
 STAND_IN = "_left_out"
-ROLES = ("pipeline",)  # joins ranks that run other programs, which no check simulates
 
 
 @dataclass(frozen=True)
@@ -66,9 +65,9 @@ class Site:
 
 
 def sites() -> list[Site]:
-    """Every call of a typed collective in the package, but for those between roles."""
+    """Every call of a typed collective in the package."""
     found = []
-    for path in sorted(p for p in FOLDER.glob("*.py") if p.stem not in ROLES):
+    for path in sorted(FOLDER.glob("*.py")):
         module = f"lockstep.parallel.{path.stem}"
         tree = ast.parse(path.read_text())
         for function in [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lockstep import parallel
-from lockstep.models import llama, llama_plan, mixtral, mixtral_plan
+from lockstep.models import llama, llama_plan, llama_stages, mixtral, mixtral_plan
 from lockstep.parallel.fully_sharded import gathered_once
 from lockstep.parallel.loss import job_loss
 
@@ -46,6 +46,11 @@ class Case:
         return tuple(axis for axis in self.mesh if axis in ("dp", "fsdp", "ep"))
 
     @property
+    def step(self) -> Any:
+        """What is checked."""
+        return step
+
+    @property
     def ranks(self) -> int:
         """How many there are."""
         return int(torch.tensor([*self.mesh.values()]).prod())
@@ -78,6 +83,17 @@ class Case:
             "micro_batches": self.micro_batches,
             "once": self.once,
         }
+
+
+class Stages(Case):
+    """A Llama whose parts lie on other ranks along "pp"."""
+
+    @property
+    def step(self) -> Any:
+        return stage_step
+
+    def laid_out(self, mesh: Any, model: Any) -> Any:
+        return llama_stages.cut(model, mesh)
 
 
 def batch(rows: int = BATCH, tokens: int = TOKENS, vocab: int = VOCAB) -> tuple[Tensor, Tensor]:
@@ -118,6 +134,16 @@ def gathered_once_step(model: nn.Module, tokens: Tensor, labels: Tensor, count: 
     return job_loss(torch.stack(shares).sum(), *axes)
 
 
+def stage_step(
+    stage: nn.Module, tokens: Tensor, labels: Tensor, micro_batches: int = 1, once: bool = False
+) -> Any:
+    """The same of one stage of a pipeline."""
+    assert isinstance(stage, parallel.Stage)
+    loss = parallel.pipeline_step(stage, tokens, labels, micro_batches=micro_batches)
+    parallel.reduce_grads(stage)
+    return loss, parallel.clip_grad_norm(stage, MOST)
+
+
 LLAMA, SEQUENCE, MIXTRAL = llama_plan.Plan(), llama_plan.Plan(sequence=True), mixtral_plan.Plan()
 CASES = [
     Case("dp2", {"dp": 2}, LLAMA),
@@ -141,6 +167,7 @@ MORE = [
     Case("fsdp2 x tp2+sp, gathered once", {"fsdp": 2, "tp": 2}, SEQUENCE, 2, once=True),
     Case("cp2 x tp2+sp", {"cp": 2, "tp": 2}, SEQUENCE),
     Case("experts, fsdp2", {"fsdp": 2}, MIXTRAL),
+    Stages("pp2, two micro-batches", {"pp": 2}, LLAMA, 2),
 ]
 
 

@@ -37,7 +37,8 @@ class Divergent(Exception):
     def __init__(
         self, lines: tuple[str, str], ranks: tuple[int, int], ops: tuple[str, str]
     ) -> None:
-        super().__init__(f"rank {ranks[0]} at {lines[0]}, rank {ranks[1]} at {lines[1]}")
+        told = [f"rank {r} at {line or 'an input'}" for r, line in zip(ranks, lines, strict=True)]
+        super().__init__(", ".join(told))
         self.lines, self.ranks, self.ops = lines, ranks, ops
 
 
@@ -56,7 +57,51 @@ class Failed(RuntimeError):
         self.op, self.line, self.shapes, self.error = op, line, shapes, error
 
 
-class Simulation:
+class Calls:
+    """What the operators of a world's ranks compute, each for itself.
+
+    Args:
+        neutral: give every random draw its mean, for comparisons between meshes.
+    """
+
+    def __init__(self, world: World, neutral: bool = False) -> None:
+        self.world, self.neutral = world, neutral
+        self.states = [dict(trace.notes.draws) for trace in world.ranks]
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return len(self.world.ranks)
+
+    def call(
+        self, rank: int, node: Node, args: Any, kwargs: dict[str, Any], detach: bool = True
+    ) -> Any:
+        """Compute one node on one rank; it is no collective."""
+        name = op_name(node)
+        if name in LOCAL:
+            return LOCAL[name](self._coordinate(rank, args[-1]), *args[:-1])
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            return self._draw(rank, node, args, kwargs)
+        if name == "aten.detach" and not detach:
+            return args[0].view_as(args[0])
+        if without_out(node.target) is not None:
+            return _writing(node.target, args, kwargs)
+        return node.target(*args, **kwargs)  # type: ignore[operator]
+
+    def _coordinate(self, rank: int, axis: str) -> int:
+        return self.world.group(rank, axis).index(rank)
+
+    def _draw(self, rank: int, node: Node, args: Any, kwargs: Any) -> Any:
+        if self.neutral:
+            return neutral_draw(node.target, args, kwargs)
+        with torch.random.fork_rng([]):
+            state = self.states[rank].get(node)
+            if state is not None:
+                torch.set_rng_state(state)
+            return node.target(*args, **kwargs)  # type: ignore[operator]
+
+
+class Simulation(Calls):
     """The rows of a world: one node of each rank's graph, side by side.
 
     Args:
@@ -69,7 +114,7 @@ class Simulation:
     """
 
     def __init__(self, world: World, neutral: bool = False) -> None:
-        self.world, self.neutral = world, neutral
+        super().__init__(world, neutral)
         graphs = [trace.nodes for trace in world.ranks]
         _same_structure(graphs)
         self.rows: list[tuple[Node, ...]] = list(zip(*graphs, strict=True))
@@ -77,14 +122,8 @@ class Simulation:
         self.index = {nodes[0].name: i for i, nodes in enumerate(self.rows)}
         self.inputs = [i for i, nodes in enumerate(self.rows) if nodes[0].op == "placeholder"]
         self.phase = [world.ranks[0].phases[nodes[0].name] for nodes in self.rows]
-        self.states = [dict(trace.notes.draws) for trace in world.ranks]
         forward = [phase == "forward" for phase in self.phase]
         self.overwritten = overwritten([nodes[0] for nodes in self.rows], forward)
-
-    @property
-    def size(self) -> int:
-        """The number of ranks."""
-        return len(self.world.ranks)
 
     @functools.cached_property
     def settled(self) -> int:
@@ -96,7 +135,7 @@ class Simulation:
 
     def line(self, row: int) -> str:
         """The user's line of a row, on rank 0."""
-        return _line(self.rows[row][0])
+        return line_of(self.rows[row][0])
 
     def sources(self, row: int) -> list[int]:
         """The rows that a row comes from, on rank 0: what it reads, and what is written to it."""
@@ -133,7 +172,7 @@ class Simulation:
             `values`.
         """
         fresh = [row for row, nodes in enumerate(self.rows) if nodes[0].op == "placeholder"]
-        with torch.no_grad(), _float64():
+        with torch.no_grad(), in_float64():
             for row in self._rows_of(phases, values):
                 if seen is not None and self.phase[row] != "forward":
                     _copy_rows(values, fresh, seen)
@@ -164,7 +203,7 @@ class Simulation:
         What autograd Functions and collectives do is differentiated as it is written.
         """
         cuts = self.world.ranks[0].notes.cuts
-        with _float64():
+        with in_float64():
             for row in self._rows_of(("forward",), values):
                 cut = self.rows[row][0] in cuts
                 with torch.set_grad_enabled(not cut):
@@ -201,19 +240,9 @@ class Simulation:
         name = op_name(nodes[0])
         if name in COLLECTIVES:
             return self._collective(name, nodes[0], calls)
-        if name in LOCAL:
-            return [
-                LOCAL[name](self._coordinate(r, args[-1]), *args[:-1])
-                for r, (args, _) in enumerate(calls)
-            ]
-        if torch.Tag.nondeterministic_seeded in getattr(nodes[0].target, "tags", ()):
-            return [self._draw(r, nodes[r], *call) for r, call in enumerate(calls)]
-        if name == "aten.detach" and not detach:
-            return [args[0].view_as(args[0]) for args, _ in calls]
-        call = _writing if without_out(nodes[0].target) is not None else _plain
         return [
-            call(node.target, args, kwargs)
-            for node, (args, kwargs) in zip(nodes, calls, strict=True)
+            self.call(rank, nodes[rank], args, kwargs, detach)
+            for rank, (args, kwargs) in enumerate(calls)
         ]
 
     def _arguments(self, rank: int, node: Node, values: Values) -> tuple[Any, dict[str, Any]]:
@@ -222,13 +251,12 @@ class Simulation:
         def look(leaf: Any) -> Any:
             if isinstance(leaf, Node):
                 return values[at[leaf]][rank]
-            return promoted(leaf) if isinstance(leaf, torch.dtype) else leaf
+            return leaf
 
-        return map_aggregate(node.args, look), map_aggregate(node.kwargs, look)  # type: ignore
+        return arguments_with(node, look)
 
     def _collective(self, name: str, node: Node, calls: list[Any]) -> list[Any]:
-        names = [argument.name for argument in _compat.schema(node.target).arguments]
-        place = names.index("group_name")
+        place = group_at(node)
         found: list[Any] = [None] * self.size
         for rank in range(self.size):
             if found[rank] is not None:
@@ -239,17 +267,19 @@ class Simulation:
                 found[member] = result
         return found
 
-    def _coordinate(self, rank: int, axis: str) -> int:
-        return self.world.group(rank, axis).index(rank)
 
-    def _draw(self, rank: int, node: Node, args: Any, kwargs: Any) -> Any:
-        if self.neutral:
-            return neutral_draw(node.target, args, kwargs)
-        with torch.random.fork_rng([]):
-            state = self.states[rank].get(node)
-            if state is not None:
-                torch.set_rng_state(state)
-            return node.target(*args, **kwargs)  # type: ignore[operator]
+def arguments_with(node: Node, look: Callable[[Any], Any]) -> tuple[Any, dict[str, Any]]:
+    """A node's arguments for a replay in float64, each leaf as `look` gives it."""
+
+    def promoting(leaf: Any) -> Any:
+        return promoted(leaf) if isinstance(leaf, torch.dtype) else look(leaf)
+
+    return map_aggregate(node.args, promoting), map_aggregate(node.kwargs, promoting)  # type: ignore
+
+
+def group_at(node: Node) -> int:
+    """The place of the group among a collective's arguments."""
+    return [argument.name for argument in _compat.schema(node.target).arguments].index("group_name")
 
 
 def _shapes(call: tuple[Any, dict[str, Any]]) -> list[list[int]]:
@@ -262,10 +292,6 @@ def _edge(value: Any) -> Any:
     if not isinstance(value, torch.Tensor) or not value.requires_grad:
         return None
     return torch.autograd.graph.get_gradient_edge(value)
-
-
-def _plain(target: Any, args: Any, kwargs: Any) -> Any:
-    return target(*args, **kwargs)
 
 
 def _writing(target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -287,7 +313,7 @@ def op_name(node: Node) -> str:
 
 
 @contextlib.contextmanager
-def _float64() -> Iterator[None]:
+def in_float64() -> Iterator[None]:
     """New tensors without a dtype are float64, as everything else in a check."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
@@ -327,11 +353,11 @@ def _same_structure(graphs: list[list[Node]]) -> None:
     for rank, nodes in enumerate(graphs[1:], start=1):
         for a, b in zip(first, nodes, strict=False):
             if a.op != b.op or (a.op == "call_function" and a.target is not b.target):
-                raise Divergent((_line(a), _line(b)), (0, rank), (str(a.target), str(b.target)))
+                raise Divergent((line_of(a), line_of(b)), (0, rank), (str(a.target), str(b.target)))
         if len(nodes) != len(first):
-            raise Divergent((_line(first[-2]), _line(nodes[-2])), (0, rank), ("", ""))
+            raise Divergent((line_of(first[-2]), line_of(nodes[-2])), (0, rank), ("", ""))
 
 
-def _line(node: Node) -> str:
+def line_of(node: Node) -> str:
     origin = node.meta.get(META)
     return origin.line if origin is not None else ""
