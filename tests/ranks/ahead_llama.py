@@ -15,9 +15,11 @@ from typing import Any
 from lockstep.build.backends import code_of
 from lockstep.build.likeness import digest_of, rows_of
 from lockstep.capture.capture import capture_call
-from lockstep.run.admit import noting
+from lockstep.run.admit import Build, noting
 from lockstep.run.modes import calls_go_to
+from lockstep.run.passing import passed
 from lockstep.run.script import run_rank
+from lockstep.run.session import session
 from lockstep.run.step import CompiledStep
 from tests.ranks.launch import Here
 
@@ -33,8 +35,11 @@ def code(here: Here, script: Path, arguments: list[str]) -> None:
         def run(*args: Any, **kwargs: Any) -> Any:
             call = step.step.call(args, kwargs)
             state = step.bind(call).state
-            graph = capture_call(step.step, call, state, noting(step.options))
-            text, sources = code_of(graph, step.options.backend)
+            checking = noting(step.options)
+            graph = capture_call(step.step, call, state, checking)
+            build = Build(step.step, call, step.bind(call), {}, step.options, session())
+            after = passed(build, graph, checking).graph
+            text, sources = code_of(after, step.options.backend)
             here.result({"graph": digest_of(rows_of(graph)), "text": text, "sources": sources})
             raise Left
 
