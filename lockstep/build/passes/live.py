@@ -30,7 +30,7 @@ class Live:
             self.reads.setdefault(node, [])
             starts = [one for one in node.all_input_nodes if is_wait(node) and is_start(one)]
             for reader in (node, *starts):
-                for one in {memory(one) for one in reader.all_input_nodes}:
+                for one in dict.fromkeys(map(memory, reader.all_input_nodes)):
                     self.reads.setdefault(one, []).append(at)
         changes = [0] * (len(self.place) + 1)
         for node, reads in self.reads.items():

@@ -80,7 +80,8 @@ def within(graph: Any, limit: int) -> int:
         kinds: dict[Any, list[Plan]] = {}
         for plan in made.plans(live):
             kinds.setdefault(plan.kind, []).append(plan)
-        best = max(kinds.keys() - futile, key=lambda kind: _worth(kinds[kind]), default=None)
+        left = [kind for kind in kinds if kind not in futile]
+        best = max(left, key=lambda kind: _worth(kinds[kind]), default=None)
         if best is None:
             break
         done = made.run(kinds[best], live)
@@ -157,7 +158,7 @@ class _Again:
         """Whether a memory can be made anew at a place; notes by which calls, and of what."""
         if not _is_exact(node) or node in self._writes:
             return False
-        for one in {memory(one) for one in node.all_input_nodes if not is_scalar(one)}:
+        for one in dict.fromkeys(memory(n) for n in node.all_input_nodes if not is_scalar(n)):
             source = self._there(one, place, live)
             if source is not None and self._is_unwritten(one, node, place, live):
                 reads.add(source)
