@@ -16,8 +16,6 @@ from lockstep import _compat
 from lockstep.build.rewrite import Kernel
 from lockstep.build.whole import is_whole
 
-_FIRST = 'extern "C" void kernel() {}'  # of any kernel's compiler: what all of them include
-
 
 class Libraries:
     """What is being compiled; of use inside `compiling` alone.
